@@ -1,0 +1,76 @@
+"""The two ends of one link. Memory moves on only when the other side is known to have the message.
+
+A lost message must not leave the two memories apart. The sender goes on from its old memory until the receiver has
+acknowledged the new one; every message says which memory it was coded against; and the receiver keeps the memory
+before and after the last message, because it cannot know whether its acknowledgement arrived.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedspan.channel.stage import Stage, State
+from fedspan.channel.wire import Message
+from fedspan.errors import ProtocolError
+from fedspan.protocol import Arrays
+from fedspan.rng import Streams
+
+
+class Sender:
+    """The end that encodes."""
+
+    def __init__(self, stage: Stage, memory: State) -> None:
+        self.stage, self.memory = stage, memory  # a stage never changes a memory, it makes a new one
+        self.base: int = 0
+        self.number: int = 0
+        self.pending: State = None  # the memory after message `number`, the last one sent
+
+    def encode(self, message: Message, rng: Streams) -> Message:
+        """The message with its arrays encoded and numbered."""
+        return self.stamp(message, *self.stage.encode(message.arrays, self.memory, rng))
+
+    def stamp(self, message: Message, arrays: Arrays, pending: State) -> Message:
+        """The message with arrays that were encoded against this memory (a broadcast encodes them once for many)."""
+        self.number, self.pending = self.number + 1, pending
+        return message._replace(arrays=arrays, number=self.number, base=self.base)
+
+    def acknowledged(self, number: int) -> None:
+        """The receiver says that `number` is the last message it has: commit the memory after it, or drop it."""
+        if number == self.number != self.base:
+            self.base, self.memory = self.number, self.pending
+        self.pending = None
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"base": self.base, "memory": self.memory, "number": self.number, "pending": self.pending}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.base, self.memory = saved["base"], saved["memory"]
+        self.number, self.pending = saved["number"], saved["pending"]
+
+
+class Receiver:
+    """The end that decodes."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.last = 0
+        self.memories: dict[int, Any] = {0: stage.init()[1]}
+
+    def decode(self, message: Message) -> Arrays:
+        """The arrays of a message, decoded against the memory it names."""
+        if message.base not in self.memories:
+            raise ProtocolError(
+                f"message {message.number} was coded against memory {message.base}, which is not here "
+                f"(here: {sorted(self.memories)}); restart both sides from the same checkpoint"
+            )
+        arrays, after = self.stage.decode(message.arrays, self.memories[message.base])
+        self.memories = {message.base: self.memories[message.base], message.number: after}
+        self.last = message.number
+        return arrays
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"last": self.last, "memories": {str(number): m for number, m in self.memories.items()}}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.last = saved["last"]
+        self.memories = {int(number): m for number, m in saved["memories"].items()}

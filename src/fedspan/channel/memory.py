@@ -1,0 +1,75 @@
+"""Memories around a lossy stage. They wrap it, because they must see what the receiver will decode.
+
+`delta`: both sides remember the last decoded array M̂; what is sent is C(x - M̂), and both add it (CuteMaxVar,
+Algorithm 1, lines 23-25 and 28). As x settles, the differences shrink and so does the quantisation error.
+`error_feedback`: the sender adds what was lost last time to what it sends now.
+
+Names are remembered one by one; an array whose shape changes starts anew.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedspan.channel.quantize import quantize
+from fedspan.channel.stage import Stage, State, check_order
+from fedspan.protocol import Arrays
+from fedspan.rng import Streams
+
+_FIRST = "+0"  # marks an array that is sent whole, against no memory
+
+
+def delta(inner: Stage, first: Stage | None = None) -> Stage:
+    """Send differences to a memory kept on both sides, coded by `inner`; the very first array by `first` (8 bits)."""
+    start = quantize(8) if first is None else first
+    kinds = check_order(("memory", *inner.kinds))
+
+    def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
+        memory, out = dict(state), {}
+        for name, x in arrays.items():
+            if x.dtype.kind != "f":
+                out[name] = x
+                continue
+            known = name in memory and memory[name].shape == x.shape
+            if known:
+                sent, _ = inner.encode({name: x - memory[name]}, (), rng)  # Alg. 1, line 23
+            else:
+                sent, _ = start.encode({name + _FIRST: x}, (), rng)
+            out |= sent
+            (value,) = (inner if known else start).decode(sent, ())[0].values()
+            memory[name] = memory[name] + value if known else value  # Alg. 1, line 25
+        return out, memory
+
+    def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
+        memory, out = dict(state), {}
+        for key, sent in arrays.items():
+            whole = _FIRST in key
+            ((name, value),) = (start if whole else inner).decode({key: sent}, ())[0].items()
+            name = name.removesuffix(_FIRST)
+            if value.dtype.kind == "f":
+                memory[name] = value if whole else memory[name] + value  # Alg. 1, line 28
+                value = memory[name]
+            out[name] = value
+        return out, memory
+
+    return Stage(f"delta({inner.name})", kinds, lambda: ({}, {}), encode, decode, remembers=True)
+
+
+def error_feedback(inner: Stage) -> Stage:
+    """Add to each array what `inner` lost of the one before."""
+    kinds = check_order(("memory", *inner.kinds))
+
+    def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
+        lost, owed = dict(state), {}
+        for name, x in arrays.items():
+            known = x.dtype.kind == "f" and name in lost and lost[name].shape == x.shape
+            owed[name] = x + lost[name] if known else x
+        sent, _ = inner.encode(owed, (), rng)
+        got, _ = inner.decode(sent, ())
+        lost |= {name: np.asarray(owed[name] - got[name]) for name in owed if owed[name].dtype.kind == "f"}
+        return sent, lost
+
+    def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
+        return inner.decode(arrays, ())[0], state
+
+    return Stage(f"error_feedback({inner.name})", kinds, lambda: ({}, ()), encode, decode, remembers=True)

@@ -1,0 +1,76 @@
+"""The stochastic max-norm quantiser, CuteMaxVar (18)–(19), really packed into b bits per number.
+
+Notation: Δ the array, S = 2^(b-1) - 1 the number of levels on each side of zero, h the stochastic level in {0..S}/S.
+The decoded array is ‖Δ‖_max · sgn(Δ) · h: unbiased, and within ‖Δ‖_max / S of Δ in every entry.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedspan.channel.stage import Stage, State
+from fedspan.errors import InputError, ProtocolError
+from fedspan.protocol import Array, Arrays
+from fedspan.rng import Streams
+
+_MARK = "~q"  # a packed array is named  name~q<bits>~<dtype>~<shape>: it describes itself
+
+
+def pack_bits(codes: Array, bits: int) -> Array:
+    """Unsigned codes below 2**bits as a byte string, `bits` bits each."""
+    if bits in (8, 16):
+        return codes.astype(f"<u{bits // 8}").view(np.uint8)
+    planes = (codes[:, None] >> np.arange(bits, dtype=np.uint16)) & 1
+    return np.packbits(planes.astype(np.uint8).ravel(), bitorder="little")
+
+
+def unpack_bits(packed: Array, bits: int, count: int) -> Array:
+    """The inverse of `pack_bits` for `count` codes."""
+    if bits in (8, 16):
+        return packed.view(f"<u{bits // 8}").astype(np.uint16)
+    planes = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(count, bits)
+    return planes.astype(np.uint16) @ (1 << np.arange(bits, dtype=np.uint16))
+
+
+def quantize(bits: int) -> Stage:
+    """A stage that sends floating-point arrays with `bits` bits per number."""
+    if isinstance(bits, bool) or not isinstance(bits, int | np.integer) or not 2 <= bits <= 16:
+        raise InputError(f"need bits to be an integer from 2 to 16, got {bits!r}")
+    S = 2 ** (bits - 1) - 1
+
+    def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
+        out = {}
+        for name, array in arrays.items():
+            if array.dtype.kind != "f":
+                out[name] = array
+                continue
+            Δ = array.astype(np.float64, copy=False).ravel()
+            top = np.abs(Δ).max(initial=0.0)
+            if not np.isfinite(top):
+                raise ProtocolError(f"cannot quantise {name!r}: it holds NaN or infinity; nothing was sent")
+            t = np.abs(Δ) * (S / top) if top > S / np.finfo(np.float64).max else np.zeros_like(Δ)
+            p = np.minimum(np.floor(t), S - 1)  # |Δ|/‖Δ‖_max lies in [p/S, (p+1)/S]
+            h = p + (rng(f"quantize {name}").random(Δ.size) < t - p)  # (18)
+            codes = (np.sign(Δ) * h + S).astype(np.uint16)
+            shape = "x".join(map(str, array.shape))
+            scale = np.frombuffer(np.float64(top).tobytes(), dtype=np.uint8)
+            out[f"{name}{_MARK}{bits}~{array.dtype.str[1:]}~{shape}"] = np.concatenate([scale, pack_bits(codes, bits)])
+        return out, state
+
+    def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
+        return {k.split(_MARK)[0]: _dequantize(k, a) if _MARK in k else a for k, a in arrays.items()}, state
+
+    return Stage(f"quantize({bits})", ("quantize",), lambda: ((), ()), encode, decode)
+
+
+def _dequantize(key: str, packed: Array) -> Array:
+    try:
+        bits_text, dtype, dims = key.split(_MARK)[1].split("~")
+        bits, shape = int(bits_text), tuple(int(n) for n in dims.split("x") if n)
+        count, S = int(np.prod(shape, dtype=np.int64)), 2 ** (bits - 1) - 1
+        scale = np.frombuffer(packed[:8].tobytes(), dtype="<f8")[0]
+        codes = unpack_bits(np.ascontiguousarray(packed[8:]), bits, count)
+        levels = codes.astype(np.float64) - S
+        return (levels * (scale / S)).astype(np.dtype(dtype), copy=False).reshape(shape)  # (19)
+    except (ValueError, TypeError, IndexError) as error:
+        raise ProtocolError(f"need a quantised array, {key!r} does not decode ({error})") from None

@@ -1,0 +1,114 @@
+"""A channel is a chain of stages: each encodes named arrays at the sender and decodes them at the receiver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from fedspan.errors import InputError
+from fedspan.protocol import Array, Arrays
+from fedspan.rng import Streams
+
+State = Any  # plain data: dicts and tuples of arrays, so that a checkpoint can hold it
+
+
+class Stage(NamedTuple):
+    """One step of a channel. `kinds` are the steps inside it, first to last; `remembers` if it keeps a memory."""
+
+    name: str
+    kinds: tuple[str, ...]
+    init: Callable[[], tuple[State, State]]  # the sender's and the receiver's memory
+    encode: Callable[[Arrays, State, Streams], tuple[Arrays, State]]
+    decode: Callable[[Arrays, State], tuple[Arrays, State]]
+    remembers: bool = False
+
+
+IDENTITY = Stage("identity", (), lambda: ((), ()), lambda a, s, _: (a, s), lambda a, s: (a, s))
+
+# Each kind may only follow kinds of the same or a lower rank. Noise on top of a memory would leave un-noised data in
+# that memory; clipping, memory or quantisation behind a mask would break the sum that undoes the mask.
+_RANK = {"clip": 0, "noise": 1, "memory": 2, "quantize": 3, "mask": 4}
+_REASON = {
+    ("memory", "noise"): "the memory would carry un-noised data across rounds",
+    ("memory", "clip"): "the memory would carry unclipped data across rounds",
+    ("quantize", "noise"): "the noise's sensitivity is that of the unquantised array",
+    ("noise", "clip"): "the noise is calibrated by the clipping bound",
+}
+
+
+def check_order(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """The kinds, if their order is sound."""
+    for before, after in pairwise(kinds):
+        if _RANK[before] > _RANK[after]:
+            why = _REASON.get((before, after), "only the order clip → noise → memory → quantize → mask is sound")
+            raise InputError(f"a channel cannot have {before!r} before {after!r}: {why}; put {after!r} first")
+    return kinds
+
+
+def chain(*stages: Stage) -> Stage:
+    """The stages one after the other; decoding runs in reverse. Refuses an order that is not sound."""
+    stages = tuple(stage for stage in stages if stage.kinds)
+    if len(stages) < 2:
+        return stages[0] if stages else IDENTITY
+    kinds = check_order(tuple(kind for stage in stages for kind in stage.kinds))
+
+    def init() -> tuple[State, State]:
+        pairs = [stage.init() for stage in stages]
+        return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
+
+    def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
+        after = []
+        for stage, memory in zip(stages, state, strict=True):
+            arrays, memory = stage.encode(arrays, memory, rng)
+            after.append(memory)
+        return arrays, tuple(after)
+
+    def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
+        after = []
+        for stage, memory in zip(reversed(stages), reversed(state), strict=True):
+            arrays, memory = stage.decode(arrays, memory)
+            after.append(memory)
+        return arrays, tuple(reversed(after))
+
+    name = " → ".join(stage.name for stage in stages)
+    return Stage(name, kinds, init, encode, decode, any(stage.remembers for stage in stages))
+
+
+def only(names: Collection[str], stage: Stage) -> Stage:
+    """The stage, for the arrays of those names; the others pass as they are."""
+
+    def split(arrays: Arrays) -> tuple[dict[str, Array], dict[str, Array]]:
+        chosen = {key for key in arrays if plain_name(key) in names}
+        return {k: a for k, a in arrays.items() if k in chosen}, {k: a for k, a in arrays.items() if k not in chosen}
+
+    def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
+        inside, outside = split(arrays)
+        coded, state = stage.encode(inside, state, rng)
+        return {**outside, **coded}, state
+
+    def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
+        inside, outside = split(arrays)
+        plain, state = stage.decode(inside, state)
+        return {**outside, **plain}, state
+
+    return stage._replace(name=f"{stage.name} on {', '.join(sorted(names))}", encode=encode, decode=decode)
+
+
+def plain_name(key: str) -> str:
+    """The array's own name under the marks that stages put behind it."""
+    return re.split(r"[~+]", key, maxsplit=1)[0]
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Both links: `up` from the clients to the server, `down` from the server to the clients."""
+
+    up: Stage = IDENTITY
+    down: Stage = IDENTITY
+
+    @property
+    def name(self) -> str:
+        return f"up: {self.up.name}; down: {self.down.name}"

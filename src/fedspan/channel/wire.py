@@ -1,0 +1,106 @@
+"""The wire format: one safetensors blob per message. No pickle: names, dtypes, shapes, bytes.
+
+The header is written here, so that `size` can count a message to the byte without making it; it is read by the
+safetensors library, which checks it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors
+
+from fedspan.errors import ProtocolError
+from fedspan.protocol import Array, Arrays
+
+_NAMES = {
+    "f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8",
+    "u8": "U64", "u4": "U32", "u2": "U16", "u1": "U8", "b1": "BOOL",
+}  # fmt: skip
+_DTYPES = {name: np.dtype("<" + code) for code, name in _NAMES.items()}
+_Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
+
+
+class Message(NamedTuple):
+    """One message on one link. `number` names it, `base` the memory it was coded against, `ack` the last that came."""
+
+    task: str
+    round: int
+    exchange: int
+    arrays: Arrays
+    number: int = 0
+    base: int = 0
+    ack: int = 0
+
+
+@lru_cache(maxsize=4096)
+def _tensors(layout: _Layout) -> tuple[str, int]:
+    """The header's entries (without their braces) for arrays of that layout, and the bytes of data behind it."""
+    entries, end = {}, 0
+    for name, code, shape in layout:
+        start, end = end, end + int(np.prod(shape, dtype=np.int64)) * np.dtype(code).itemsize
+        entries[name] = {"dtype": _NAMES[code], "shape": list(shape), "data_offsets": [start, end]}
+    return json.dumps(entries, separators=(",", ":"))[1:-1], end
+
+
+def _layout(arrays: Arrays) -> _Layout:
+    return tuple((name, array.dtype.str[1:], array.shape) for name, array in arrays.items())
+
+
+def _header(metadata: Mapping[str, str], arrays: Arrays) -> tuple[str, int]:
+    try:
+        tensors, data = _tensors(_layout(arrays))
+    except KeyError as error:
+        raise ProtocolError(f"need arrays of numbers, got dtype {error}; convert them to float64") from None
+    meta = json.dumps(metadata, separators=(",", ":"))
+    text = f'{{"__metadata__":{meta}{"," if tensors else ""}{tensors}}}'
+    return text + " " * (-len(text.encode()) % 8), data
+
+
+def dump(metadata: Mapping[str, str], arrays: Arrays) -> bytes:
+    """Arrays and a few strings as one safetensors blob."""
+    header = _header(metadata, arrays)[0].encode()
+    parts = [len(header).to_bytes(8, "little"), header]
+    parts += [np.asarray(a, dtype=a.dtype.newbyteorder("<"), order="C").tobytes() for a in arrays.values()]
+    return b"".join(parts)
+
+
+def load(blob: bytes) -> tuple[dict[str, str], dict[str, Array]]:
+    """The inverse of `dump`; the arrays are read-only views of the blob's parts."""
+    try:
+        tensors: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(blob)  # type: ignore[no-untyped-call]
+        meta = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")]).get("__metadata__", {})
+        arrays = {name: np.frombuffer(t["data"], dtype=_DTYPES[t["dtype"]]).reshape(t["shape"]) for name, t in tensors}
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise ProtocolError(f"need a safetensors message, got {len(blob)} bytes that are not one ({error})") from None
+    return dict(meta), arrays
+
+
+def _stamp(m: Message) -> dict[str, str]:
+    return {"m": f"{m.task} {m.round} {m.exchange} {m.number} {m.base} {m.ack}"}
+
+
+def encode(message: Message) -> bytes:
+    """The bytes that cross the wire."""
+    return dump(_stamp(message), message.arrays)
+
+
+def decode(blob: bytes) -> Message:
+    """The message in those bytes."""
+    meta, arrays = load(blob)
+    try:
+        name, *numbers = meta["m"].split(" ")
+        round, exchange, number, base, ack = map(int, numbers)
+    except (KeyError, ValueError):
+        raise ProtocolError("need a fedspan message, got a safetensors blob without a stamp") from None
+    return Message(name, round, exchange, arrays, number, base, ack)
+
+
+def size(message: Message) -> int:
+    """How many bytes `encode` would make: scales, headers, all. (Task names are ASCII, so characters are bytes.)"""
+    header, data = _header(_stamp(message), message.arrays)
+    return 8 + len(header.encode()) + data

@@ -1,0 +1,104 @@
+"""The server's end of every engine: what goes out to whom, and what comes back, in the order of client ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from fedspan.channel.link import Receiver, Sender
+from fedspan.channel.stage import Channel, State
+from fedspan.channel.wire import Message
+from fedspan.errors import ProtocolError
+from fedspan.protocol import Array, Arrays, Ask, Replies, Sum
+from fedspan.rng import SERVER, Streams
+
+
+class Hub:
+    """The server's ends of all links. Without a memory there is nothing to keep per client."""
+
+    def __init__(self, channel: Channel, seed: int) -> None:
+        self.channel, self.seed = channel, seed
+        self._start = channel.down.init()[0]  # shared, so that a first broadcast is encoded once
+        self.down: dict[str, Sender] = {}
+        self.up: dict[str, Receiver] = {}
+
+    def address(self, ask: Ask, cohort: Iterable[str], round: int, exchange: int) -> Iterator[tuple[str, Message]]:
+        """The encoded message to each client. Clients that stand at the same memory get the same arrays, coded once."""
+        plain = Message(ask.task, round, exchange, ask.arrays)
+        rng = Streams(self.seed, round, exchange, SERVER)
+        coded: dict[int, tuple[Arrays, State]] = {}
+        for client in cohort:
+            message = plain
+            if self.channel.up.kinds:
+                if client not in self.up:
+                    self.up[client] = Receiver(self.channel.up)
+                message = message._replace(ack=self.up[client].last)
+            if self.channel.down.kinds:
+                if client not in self.down:
+                    self.down[client] = Sender(self.channel.down, self._start)
+                sender = self.down[client]
+                key = id(sender.memory)
+                if key not in coded:
+                    coded[key] = self.channel.down.encode(ask.arrays, sender.memory, rng)
+                message = sender.stamp(message, *coded[key])
+            yield client, message
+
+    def receive(self, client: str, message: Message) -> Arrays:
+        """The arrays of a client's reply; its arrival also acknowledges what was sent to it."""
+        if client in self.down:
+            self.down[client].acknowledged(message.ack)
+        return self.up[client].decode(message) if client in self.up else message.arrays
+
+    def snapshot(self) -> dict[str, Any]:
+        """The memories of all links, if the channel has any."""
+        return {
+            "down": {c: s.snapshot() for c, s in self.down.items()},
+            "up": {c: r.snapshot() for c, r in self.up.items()},
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        for client, memory in saved["down"].items():
+            self.down[client] = Sender(self.channel.down, self._start)
+            self.down[client].restore(memory)
+        for client, memory in saved["up"].items():
+            self.up[client] = Receiver(self.channel.up)
+            self.up[client].restore(memory)
+
+
+class Collector:
+    """Folds replies, which must come in the order of client ids (so that sums repeat to the bit), into `Replies`."""
+
+    def __init__(self, ask: Ask, cohort: tuple[str, ...]) -> None:
+        self.ask, self.cohort = ask, cohort
+        self.each: dict[str, Arrays] = {}
+        self.total: dict[str, Array] = {}
+        self.missing: list[str] = []
+
+    def add(self, client: str, arrays: Arrays | None) -> None:
+        """One client's reply; None if it did not come."""
+        if arrays is None:
+            self.missing.append(client)
+        elif isinstance(self.ask.want, Sum):
+            self._sum(client, arrays, self.ask.want.names)
+        else:
+            self.each[client] = arrays
+
+    def _sum(self, client: str, arrays: Arrays, names: tuple[str, ...]) -> None:
+        for name in names:
+            if name not in arrays:
+                raise ProtocolError(f"need {name!r} in the reply to {self.ask.task!r} (client {client!r})")
+            if name not in self.total:
+                self.total[name] = np.array(arrays[name])
+            elif self.total[name].shape != arrays[name].shape:
+                raise ProtocolError(
+                    f"need {name!r} of shape {self.total[name].shape} as from the clients before, "
+                    f"got {arrays[name].shape} (client {client!r}); check that all clients have the same features"
+                )
+            else:
+                self.total[name] += arrays[name]
+
+    def replies(self) -> Replies:
+        return Replies(self.cohort, tuple(self.missing), self.each, self.total)

@@ -1,0 +1,223 @@
+"""All clients in this process: for a laptop, for tests, for research. The same `Hub` and `Site` as in a federation.
+
+Clients are opened when they are first asked and closed again when too many are open. A thread pool runs them, in
+pieces of the cohort; BLAS threads are held so that both together use the cores once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any, NamedTuple
+
+from threadpoolctl import ThreadpoolController
+
+from fedspan.channel import wire
+from fedspan.channel.stage import Channel
+from fedspan.engines.hub import Collector, Hub
+from fedspan.engines.serve import Site, explain
+from fedspan.errors import InputError
+from fedspan.ledger import Exchange
+from fedspan.protocol import Arrays, Ask, Client, Replies, Server
+from fedspan.rng import rng_for
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Faults:
+    """A bad network, for tests: probabilities of losing a request or a reply, and a mean delay in seconds.
+
+    A reply that would take longer than `timeout` counts as lost.
+    """
+
+    lose_request: float = 0.0
+    lose_reply: float = 0.0
+    delay: float = 0.0
+    timeout: float = float("inf")
+
+
+class _Answer(NamedTuple):
+    client: str
+    arrays: Arrays | None  # None: no reply
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    failure: str | None
+
+
+class InProcess:
+    """An engine over a mapping (or a list) of clients' data.
+
+    An entry that is callable is called to open the data, each time that the client is opened. `max_open` bounds how
+    many clients are open at once. `wire=True` sends every message through its bytes (slower, the same result).
+    """
+
+    def __init__(
+        self,
+        clients: Mapping[str, Any] | Sequence[Any],
+        *,
+        threads: int | None = None,
+        max_open: int = 256,
+        faults: Faults | None = None,
+        wire: bool = False,
+    ) -> None:
+        self.data = dict(sorted(named(clients).items()))
+        self.threads, self.max_open, self.faults, self.wire = threads or cores(), max_open, faults, wire
+        if self.threads < 1 or max_open < 1:
+            raise InputError(f"need threads and max_open of at least 1, got {threads!r} and {max_open!r}")
+
+    @property
+    def clients(self) -> Sequence[str]:
+        return tuple(self.data)
+
+    def start(self, server: Server[Any], channel: Channel, seed: int) -> _Session:
+        return _Session(self, server, channel, seed)
+
+
+def named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """Clients by id: those of a list are numbered with leading zeros, so that the order of ids is their order."""
+    if isinstance(clients, Mapping):
+        out = {str(name): data for name, data in clients.items()}
+        if any(not name or name.startswith("@") for name in out):
+            raise InputError("need client names that are not empty and do not begin with '@'")
+    else:
+        width = len(str(max(len(clients) - 1, 0)))
+        out = {f"{i:0{width}d}": data for i, data in enumerate(clients)}
+    if not out:
+        raise InputError("need at least one client, got none; give a list or a mapping with one entry per client")
+    return out
+
+
+class _Session:
+    def __init__(self, engine: InProcess, server: Server[Any], channel: Channel, seed: int) -> None:
+        self.engine, self.seed = engine, seed
+        self.hub = Hub(channel, seed)
+        options = server.client_options()
+
+        def open_client(name: str) -> Client[Any]:
+            data = engine.data[name]
+            try:
+                return server.client(data() if callable(data) else data, **options)  # type: ignore[call-arg]
+            except InputError as error:
+                raise type(error)(f"client {name!r}: {error}") from error
+
+        def site(name: str) -> Site:
+            return Site(name, server.client, partial(open_client, name), channel, seed)
+
+        self._site: Callable[[str], Site] = site
+        self.sites: dict[str, Site] = {}
+        self.opened: OrderedDict[str, Client[Any]] = OrderedDict()
+        self.lock = Lock()
+        self.blas = ThreadpoolController()
+        self.pool = ThreadPoolExecutor(engine.threads) if engine.threads > 1 else None
+
+    def close(self) -> None:
+        if self.pool:
+            self.pool.shutdown(cancel_futures=True)
+        self.opened.clear()
+
+    def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]:
+        collector, answers = Collector(ask, cohort), []
+        messages = self.hub.address(ask, cohort, round, exchange)
+        workers = min(self.engine.threads, len(cohort))
+        with self.blas.limit(limits=max(1, self.engine.threads // max(workers, 1)), user_api="blas"):
+            for answer in self._answers(messages, len(cohort)):
+                collector.add(answer.client, answer.arrays)
+                answers.append(answer._replace(arrays=None))
+        event = Exchange(
+            round, exchange, ask.task, cohort,
+            tuple(a.bytes_down for a in answers), tuple(a.bytes_up for a in answers),
+            tuple(a.seconds for a in answers), tuple(collector.missing),
+            {a.client: a.failure for a in answers if a.failure},
+        )  # fmt: skip
+        return collector.replies(), event
+
+    def _answers(self, messages: Iterator[tuple[str, wire.Message]], count: int) -> Iterator[_Answer]:
+        """The answers in the order of the messages; pieces run ahead in the pool, but not far ahead (memory)."""
+        if self.pool is None or count == 1:
+            yield from (self._answer(*pair) for pair in messages)
+            return
+        size = max(1, min(64, count // (4 * self.engine.threads)))
+        ahead: deque[Future[list[_Answer]]] = deque()
+        piece: list[tuple[str, wire.Message]] = []
+        for pair in messages:
+            piece.append(pair)
+            if len(piece) == size:
+                ahead.append(self.pool.submit(self._piece, piece))
+                piece = []
+            if len(ahead) > 2 * self.engine.threads:
+                yield from ahead.popleft().result()
+        if piece:
+            ahead.append(self.pool.submit(self._piece, piece))
+        while ahead:
+            yield from ahead.popleft().result()
+
+    def _piece(self, pairs: list[tuple[str, wire.Message]]) -> list[_Answer]:
+        return [self._answer(*pair) for pair in pairs]
+
+    def _answer(self, client: str, message: wire.Message) -> _Answer:
+        """One client's part of an exchange: out, the task, and back."""
+        started, down = time.perf_counter(), wire.size(message)
+        heard, answered = self._fate(client, message)
+        if not heard:
+            return _Answer(client, None, down, 0, time.perf_counter() - started, None)
+        try:
+            if self.engine.wire:
+                message = wire.decode(wire.encode(message))
+            reply = self._open(client)(message)
+            if self.engine.wire:
+                reply = wire.decode(wire.encode(reply))
+            arrays = self.hub.receive(client, reply) if answered else None
+        except InputError:
+            raise
+        except Exception as error:
+            return _Answer(client, None, down, 0, time.perf_counter() - started, explain(error))
+        return _Answer(client, arrays, down, wire.size(reply), time.perf_counter() - started, None)
+
+    def _open(self, name: str) -> Callable[[wire.Message], wire.Message]:
+        with self.lock:
+            if name not in self.sites:
+                self.sites[name] = self._site(name)
+            site, client = self.sites[name], self.opened.get(name)
+            if client is not None:
+                self.opened.move_to_end(name)
+        if client is None:
+            client = site.open()
+            with self.lock:
+                self.opened[name] = client
+                if len(self.opened) > self.engine.max_open:
+                    self.opened.popitem(last=False)
+        return partial(site.handle, client=client)
+
+    def _fate(self, client: str, message: wire.Message) -> tuple[bool, bool]:
+        """Whether the client hears the request, and whether its answer arrives."""
+        faults = self.engine.faults
+        if faults is None:
+            return True, True
+        rng = rng_for(self.seed, message.round, message.exchange, client, "faults")
+        request, reply = rng.random(2)
+        wait = rng.exponential(faults.delay) if faults.delay else 0.0
+        time.sleep(min(wait, faults.timeout))
+        return request >= faults.lose_request, reply >= faults.lose_reply and wait <= faults.timeout
+
+    def snapshot(self) -> Any:
+        return {
+            "hub": self.hub.snapshot(),
+            "sites": {name: site.snapshot() for name, site in self.sites.items() if site.started},
+        }
+
+    def restore(self, saved: Any) -> None:
+        self.hub.restore(saved["hub"])
+        for name, memory in saved["sites"].items():
+            self.sites[name] = self._site(name)
+            self.sites[name].restore(memory)

@@ -1,0 +1,71 @@
+"""The client's end of every engine: one message in, one declared task, one message out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fedspan.channel.link import Receiver, Sender
+from fedspan.channel.stage import Channel
+from fedspan.channel.wire import Message
+from fedspan.checkpoint import build
+from fedspan.errors import FedspanError, InputError
+from fedspan.protocol import Client, checked_release, declared, tasks_of
+from fedspan.rng import Streams
+
+
+class Site:
+    """One client of one run: what it remembers (its state and the memories of its links), and how it answers.
+
+    `open` makes the client object next to its data; it may be called again after the engine closed that object.
+    """
+
+    __slots__ = ("down", "kind", "name", "open", "seed", "started", "state", "up")
+
+    def __init__(
+        self, name: str, kind: type[Client[Any]], open: Callable[[], Client[Any]], channel: Channel, seed: int
+    ) -> None:
+        self.name, self.kind, self.open, self.seed = name, kind, open, seed
+        self.down = Receiver(channel.down) if channel.down.kinds else None
+        self.up = Sender(channel.up, channel.up.init()[0]) if channel.up.kinds else None
+        self.state: Any = None
+        self.started = False
+
+    def handle(self, message: Message, client: Client[Any]) -> Message:
+        """Decode, do the task, check that only what it declares leaves, encode."""
+        if self.up:
+            self.up.acknowledged(message.ack)
+        arrays = self.down.decode(message) if self.down else message.arrays
+        task = declared(tasks_of(self.kind), message.task)
+        if not self.started:
+            self.state, self.started = client.init(), True
+        rng = Streams(self.seed, message.round, message.exchange, self.name)
+        try:
+            state, reply = task.call(client, self.state, arrays, rng)
+        except InputError as error:
+            raise type(error)(f"client {self.name!r}: {error}") from error
+        out = message._replace(arrays=checked_release(task, reply), ack=self.down.last if self.down else 0)
+        if self.up:
+            out = self.up.encode(out, rng)
+        self.state = state
+        return out
+
+    def snapshot(self) -> dict[str, Any]:
+        """What must survive a crash."""
+        return {
+            "state": self.state,
+            "up": self.up.snapshot() if self.up else None,
+            "down": self.down.snapshot() if self.down else None,
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self.state, self.started = build(self.kind.State, saved["state"]), True
+        for link, memory in ((self.up, saved["up"]), (self.down, saved["down"])):
+            if link and memory:
+                link.restore(memory)
+
+
+def explain(error: Exception) -> str:
+    """One line for the ledger and for the person at the other end: no traceback leaves a site."""
+    return str(error) if isinstance(error, FedspanError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,219 @@
+"""Principal components of rows that stay at their clients, with scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedspan.checkpoint import load_tree, save_tree
+from fedspan.errors import FedspanError, InputError
+from fedspan.estimators.spectral import Request, seed_from, solve
+from fedspan.ledger import Ledger
+from fedspan.numerics.orthonormal import with_signs
+from fedspan.protocol import Array
+from fedspan.run import Info
+
+_LEARNED = (
+    "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_", "scale_",
+    "noise_variance_", "n_features_in_", "n_samples_", "n_clients_", "n_rounds_", "converged_", "seed_",
+)  # fmt: skip
+
+
+class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Principal component analysis of rows that are spread over clients, as if they were in one place.
+
+    Parameters
+    ----------
+    n_components : how many components to compute.
+    solver : "gram" (exact, one round, d×d numbers), "krylov" (few rounds of d×k), "ssi" (subspace iteration, the
+        papers' baseline), "auto" (chosen from the size of the problem; `ledger_.notes` says why), or an object of
+        `fedspan.algorithms` with options that only this solver knows.
+    center : take off the mean of all clients' rows together (each client's own mean is not shown).
+    scale : divide by the standard deviation over all clients' rows together; constant columns stay as they are.
+    tol : stop when the scaled KKT violation ‖(I - ZZᵀ)MZ‖_F / tr(M) is at most this; 0 runs all rounds.
+    max_rounds : stop after this many rounds.
+    bits : send this many bits per number (2 to 16) on both links, against memories on both sides; None: float64.
+    engine : a function from the clients' data to an engine; None: all clients in this process.
+    callback : called after every round with `info.round`, `info.estimate` and `info.metrics`.
+    checkpoint : a folder. After every round the run is saved there; a `fit` that finds it goes on from it.
+    random_state : seed of all random streams.
+
+    Attributes
+    ----------
+    components_ (k, d), explained_variance_, explained_variance_ratio_, singular_values_, mean_, scale_,
+    noise_variance_, n_features_in_, feature_names_in_, n_samples_, n_clients_, n_rounds_, converged_,
+    history_ (a dict per round), ledger_ (bytes, seconds, rounds, who took part), seed_.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedspan import FederatedPCA
+    >>> rng = np.random.default_rng(0)
+    >>> hospitals = {"north": rng.normal(size=(80, 5)), "south": rng.normal(size=(50, 5))}
+    >>> pca = FederatedPCA(n_components=2, random_state=0).fit(hospitals)
+    >>> pca.components_.shape, pca.n_samples_
+    ((2, 5), 130)
+    """
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        solver: Any = "auto",
+        center: bool = True,
+        scale: bool = False,
+        tol: float = 1e-6,
+        max_rounds: int = 200,
+        bits: int | str | None = None,
+        engine: Any = None,
+        callback: Callable[[Info], None] | None = None,
+        checkpoint: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.solver = solver
+        self.center = center
+        self.scale = scale
+        self.tol = tol
+        self.max_rounds = max_rounds
+        self.bits = bits
+        self.engine = engine
+        self.callback = callback
+        self.checkpoint = checkpoint
+        self.random_state = random_state
+
+    def fit(
+        self, clients: Mapping[str, Any] | Sequence[Any], y: Any = None, *, ledger: Ledger | None = None
+    ) -> FederatedPCA:
+        """Run the federation until it has converged. `clients`: one entry per client, rows are samples."""
+        request = Request(self.n_components, self.solver, self.center, self.scale, self.tol, self.max_rounds, self.bits)
+        seed = seed_from(self.random_state)
+        result, schema = solve(
+            request, clients, engine=self.engine, callback=self.callback, checkpoint=self.checkpoint,
+            seed=seed, ledger=ledger,
+        )  # fmt: skip
+        state, moments = result.state, result.state.moments
+        if moments.n < 2:
+            raise InputError(f"need at least 2 rows over all clients, got {moments.n}")
+        theta, Z = self._without_null_space(np.maximum(state.theta, 0.0), state.Z, moments)
+        d, k = len(moments.mean), len(theta)
+        self.components_ = with_signs(Z.T)
+        self.explained_variance_ = theta / (moments.n - 1)
+        self.explained_variance_ratio_ = theta / (moments.trace or 1.0)
+        self.singular_values_ = np.sqrt(theta)
+        self.noise_variance_ = max(moments.trace - theta.sum(), 0.0) / (moments.n - 1) / (d - k) if d > k else 0.0
+        self.mean_, self.scale_ = moments.mean, moments.scale
+        self.n_features_in_ = d
+        if schema.names is not None:
+            self.feature_names_in_ = np.array(schema.names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        self.n_samples_, self.n_clients_, self.seed_ = moments.n, len(clients), seed
+        self.n_rounds_, self.converged_ = result.rounds, result.converged
+        self.ledger_, self.history_ = result.ledger, result.ledger.history()
+        if not result.converged and self.tol > 0:
+            warnings.warn(
+                f"need a scaled KKT violation of {self.tol:g}, reached {state.kkt:.2g} in {result.rounds} rounds; "
+                "raise max_rounds, or tol if this accuracy is enough",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _without_null_space(self, theta: Array, Z: Array, moments: Any) -> tuple[Array, Array]:
+        """Only components that the data determine: those of zero variance could be any."""
+        tiny = max(moments.n, len(moments.mean)) * np.finfo(np.float64).eps * (theta[0] if len(theta) else 0.0)
+        rank = int(np.sum(theta > tiny))
+        if rank == 0:
+            raise InputError("need data that vary, all rows are equal (after centering); there is no component")
+        if rank < len(theta):
+            warnings.warn(
+                f"need data of rank {self.n_components}, got rank {rank}: there are only {rank} components; "
+                f"lower n_components to {rank}",
+                UserWarning,
+                stacklevel=3,
+            )
+        return theta[:rank], Z[:, :rank]
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Not there: the rows of a federation are not in one place."""
+        raise InputError("a federation has no pooled rows: call fit(clients), then transform(X) where the rows are")
+
+    def transform(self, X: Any) -> Any:
+        """Coordinates of rows in the components, (n, k). Sparse rows stay sparse."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        W = self.components_.T / self.scale_[:, None]
+        return (X @ W if sp.issparse(X) else (X - self.mean_) @ W) - (self.mean_ @ W if sp.issparse(X) else 0.0)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Rows with those coordinates, (n, d)."""
+        check_is_fitted(self)
+        Z = np.asarray(X, dtype=np.float64)
+        if Z.ndim != 2 or Z.shape[1] != len(self.components_):
+            raise InputError(f"need {len(self.components_)} coordinates per row, got an array of shape {Z.shape}")
+        return Z @ self.components_ * self.scale_ + self.mean_
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood of rows under probabilistic PCA, as scikit-learn's PCA.score."""
+        check_is_fitted(self)
+        if self.noise_variance_ <= 0:
+            raise InputError("need a positive noise variance for a likelihood; use fewer components than features")
+        Z = self.transform(X)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        rest = _square_distances(X, self.mean_, self.scale_) - (Z**2).sum(axis=1)
+        d, k, noise = self.n_features_in_, len(self.components_), self.noise_variance_
+        logdet = np.log(self.explained_variance_).sum() + (d - k) * np.log(noise) + 2 * np.log(self.scale_).sum()
+        inside = (Z**2 / self.explained_variance_).sum(axis=1)
+        return float(np.mean(-0.5 * (d * np.log(2 * np.pi) + logdet + inside + rest / noise)))
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model as one safetensors file; equal models give equal files."""
+        check_is_fitted(self)
+        plain = {k: v for k, v in self.get_params(deep=False).items() if isinstance(v, bool | int | float | str)}
+        learned: dict[str, Any] = {name: getattr(self, name) for name in _LEARNED}
+        names = getattr(self, "feature_names_in_", None)
+        learned["feature_names_in_"] = None if names is None else [str(name) for name in names]
+        save_tree(path, "model", {"estimator": type(self).__name__, "params": plain, "learned": learned})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> FederatedPCA:
+        """The model that `save` wrote, ready to transform; its ledger is in the run's own file."""
+        tree = load_tree(path, "model")
+        if tree.get("estimator") != cls.__name__:
+            raise InputError(f"need a {cls.__name__}, {path} holds a {tree.get('estimator')}; use its own load()")
+        try:
+            model = cls(**tree["params"])
+        except TypeError as error:
+            raise FedspanError(f"{path} was written by another version of fedspan: {error}") from None
+        for name, value in tree["learned"].items():
+            if name != "feature_names_in_":
+                setattr(model, name, value)
+            elif value is not None:
+                model.feature_names_in_ = np.array(value, dtype=object)
+        return model
+
+
+def _square_distances(X: Any, mean: Array, scale: Array) -> Array:
+    """‖(x - mean)/scale‖² of each row, sparse rows unspread."""
+    if not sp.issparse(X):
+        return np.asarray((((X - mean) / scale) ** 2).sum(axis=1))
+    W = 1.0 / scale**2
+    return np.asarray(X.multiply(X) @ W - 2 * (X @ (mean * W)) + (mean**2 * W).sum())

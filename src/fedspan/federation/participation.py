@@ -1,0 +1,34 @@
+"""Who takes part in a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedspan.errors import InputError
+from fedspan.rng import Streams
+
+
+@dataclass(frozen=True)
+class Participation:
+    """A cohort per round, drawn uniformly without replacement: `fraction` of the clients, or `count` of them."""
+
+    fraction: float | None = None
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.fraction is None) == (self.count is None):
+            raise InputError("need either fraction or count of the clients that take part, got both or none")
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise InputError(f"need a fraction of the clients above 0 and at most 1, got {self.fraction!r}")
+        if self.count is not None and self.count < 1:
+            raise InputError(f"need at least one client to take part, got count={self.count!r}")
+
+    def cohort(self, clients: Sequence[str], rng: Streams) -> tuple[str, ...]:
+        """The round's cohort, in the order of client ids."""
+        size = self.count if self.count is not None else max(1, math.ceil(self.fraction * len(clients)))  # type: ignore[operator]
+        if size > len(clients):
+            raise InputError(f"need a cohort of at most the {len(clients)} clients, got count={size}")
+        chosen = rng("cohort").choice(len(clients), size=size, replace=False)
+        return tuple(clients[i] for i in sorted(chosen.tolist()))

@@ -1,0 +1,150 @@
+"""The ledger: every exchange and every round of a run, as it happened. Costs are folds over it.
+
+It is appended to while the run goes on, and never taken back: a round that was cut off by a crash and repeated
+stands in it twice, because its bytes were sent twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from fedspan.errors import InputError
+from fedspan.files import write_whole
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One question to a cohort. The lists run along `clients`; bytes are those of the encoded messages."""
+
+    round: int
+    exchange: int
+    task: str
+    clients: tuple[str, ...]
+    bytes_down: tuple[int, ...]
+    bytes_up: tuple[int, ...]
+    seconds: tuple[float, ...]
+    missing: tuple[str, ...] = ()
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RoundEnd:
+    """A round is over: how long it took, and what the server knows of its progress. Round 0 is the opening."""
+
+    round: int
+    seconds: float
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence for the person who reads the report: which solver was chosen and why, a resumption, a warning."""
+
+    text: str
+
+
+Event = Exchange | RoundEnd | Note
+_KINDS: dict[str, type[Any]] = {"exchange": Exchange, "round": RoundEnd, "note": Note}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+class Ledger:
+    """A list of events; with a path, also a file of JSON lines that grows with it."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.events: list[Event] = []
+        self._file: IO[str] | None = None
+        if path is not None:
+            if Path(path).exists():
+                self.events = list(_read(Path(path)))
+                self.save(path)  # drops a last line that a crash cut short
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - kept open while the run goes on
+
+    def add(self, event: Event) -> None:
+        """Append, and hand the line to the operating system at once."""
+        self.events.append(event)
+        if self._file:
+            self._file.write(_line(event))
+            self._file.flush()
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+            self._file = None
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the algorithm. The opening (round 0: sizes, mean, scale) is not one; its bytes are counted."""
+        return len({e.round for e in self.events if isinstance(e, RoundEnd) and e.round > 0})
+
+    @property
+    def exchanges(self) -> int:
+        """Questions and answers, the opening's included: what latency multiplies."""
+        return sum(1 for _ in self._exchanges())
+
+    @property
+    def bytes_up(self) -> int:
+        return sum(sum(e.bytes_up) for e in self._exchanges())
+
+    @property
+    def bytes_down(self) -> int:
+        return sum(sum(e.bytes_down) for e in self._exchanges())
+
+    @property
+    def seconds(self) -> float:
+        return sum(e.seconds for e in self.events if isinstance(e, RoundEnd))
+
+    @property
+    def notes(self) -> list[str]:
+        return [e.text for e in self.events if isinstance(e, Note)]
+
+    def epsilon(self, delta: float) -> float:
+        """The ε spent: 0 if nothing was released, infinite if arrays left without noise, as all do for now."""
+        if not 0 < delta < 1:
+            raise InputError(f"need delta between 0 and 1, got {delta!r}")
+        return math.inf if any(sum(e.bytes_up) for e in self._exchanges()) else 0.0
+
+    def history(self) -> list[dict[str, float]]:
+        """One dict per round: its metrics, and bytes and seconds so far."""
+        rows, up, down, seconds = [], 0, 0, 0.0
+        for event in self.events:
+            if isinstance(event, Exchange):
+                up, down = up + sum(event.bytes_up), down + sum(event.bytes_down)
+            elif isinstance(event, RoundEnd):
+                seconds += event.seconds
+                sums = {"bytes_up": up, "bytes_down": down, "seconds": seconds}
+                rows.append({"round": event.round, **event.metrics, **sums})
+        return rows
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per event."""
+        return [{"event": _NAMES[type(e)], **asdict(e)} for e in self.events]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        write_whole(path, "".join(map(_line, self.events)))
+
+    def _exchanges(self) -> Iterator[Exchange]:
+        return (e for e in self.events if isinstance(e, Exchange))
+
+
+def _line(event: Event) -> str:
+    return json.dumps({"event": _NAMES[type(event)], **asdict(event)}, separators=(",", ":")) + "\n"
+
+
+def _read(path: Path) -> Iterator[Event]:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line) if line else None
+            if row is not None:
+                kind = _KINDS[row.pop("event")]
+                yield kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
+        except (ValueError, KeyError, TypeError):
+            if number < len(lines):
+                raise InputError(f"need a ledger, line {number} of {path} is not one of its events") from None

@@ -1,0 +1,36 @@
+"""Orthonormal bases: made, compared, and given signs. Each function is one mathematical object."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+
+from fedspan.protocol import Array
+
+
+def orthonormal(Y: Array) -> Array:
+    """The Q of a QR factorisation whose R has a positive diagonal: the same basis whatever the library's signs."""
+    Q, R = np.linalg.qr(Y)
+    return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)
+
+
+def random_orthonormal(rng: np.random.Generator, d: int, k: int) -> Array:
+    """k random orthonormal columns, from entries uniform in [-1, 1] (FAPS, section 5.2)."""
+    return orthonormal(rng.uniform(-1.0, 1.0, size=(d, k)))
+
+
+def with_signs(components: Array) -> Array:
+    """Rows with their largest entry by absolute value positive, as scikit-learn's svd_flip decides for PCA."""
+    at = np.argmax(np.abs(components), axis=1)
+    signs = np.sign(components[np.arange(len(components)), at])
+    return components * np.where(signs == 0, 1.0, signs)[:, None]
+
+
+def largest_angle(U: Array, V: Array) -> float:
+    """The largest principal angle between two column spaces, accurate for small angles too."""
+    return float(scipy.linalg.subspace_angles(U, V)[0])
+
+
+def projection_distance(Z: Array, V: Array) -> float:
+    """‖(I - ZZᵀ)V‖₂ for orthonormal Z and V, as a norm: sqrt(1 - σ²) would stop at 1e-8."""
+    return float(np.linalg.norm(V - Z @ (Z.T @ V), 2))

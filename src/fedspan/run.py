@@ -1,0 +1,143 @@
+"""The only loop over rounds. Everything that happens in a run happens here, or in what this calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Generic, Protocol, TypeVar
+
+from fedspan.channel.stage import Channel
+from fedspan.checkpoint import Checkpoint
+from fedspan.errors import ClientError, InputError
+from fedspan.federation.participation import Participation
+from fedspan.ledger import Exchange, Ledger, Note, RoundEnd
+from fedspan.protocol import Array, Ask, Replies, Round, Server
+from fedspan.rng import SERVER, Streams
+
+S = TypeVar("S")
+
+
+class Session(Protocol):
+    """One run on an engine: moves messages, and can hand over what the clients remember."""
+
+    def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]: ...
+    def snapshot(self) -> Any: ...
+    def restore(self, saved: Any) -> None: ...
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """Who is there, and how to reach them. `clients` are ids, sorted."""
+
+    @property
+    def clients(self) -> Sequence[str]: ...
+    def start(self, server: Server[Any], channel: Channel, seed: int) -> Session: ...
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a callback is told after every round."""
+
+    round: int
+    estimate: Array
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Result(Generic[S]):
+    """How a run ended. `converged` is the algorithm's own word: its stopping rule was met."""
+
+    state: S
+    rounds: int
+    converged: bool
+    ledger: Ledger
+
+
+def run(
+    algorithm: Server[S],
+    engine: Engine,
+    *,
+    rounds: int,
+    seed: int,
+    channel: Channel | None = None,
+    participation: Participation | None = None,
+    min_clients: int | None = None,
+    checkpoint: Checkpoint | None = None,
+    ledger: Ledger | None = None,
+    callback: Callable[[Info], None] | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Result[S]:
+    """Run an algorithm for at most `rounds` rounds, from its checkpoint if there is one.
+
+    Every client asked must answer, unless `min_clients` says how many are enough: then the algorithm is told who is
+    missing. With a checkpoint, a crash repeats at most one round (more if the checkpoint is not written every round);
+    `about` is what else names the run: a checkpoint that differs in it is refused.
+    """
+    channel, ledger = channel or Channel(), ledger if ledger is not None else Ledger()
+    clients = tuple(engine.clients)
+    need = len(clients) if min_clients is None else min_clients
+    if not 1 <= need <= len(clients):
+        raise InputError(f"need min_clients from 1 to the {len(clients)} clients, got {min_clients!r}")
+    who = blake2b(repr(clients).encode(), digest_size=8).hexdigest()
+    name: dict[str, Any] = {
+        "algorithm": repr(algorithm),
+        "clients": f"{len(clients)}, {who}",
+        "channel": channel.name,
+        "seed": seed,
+    }
+    name |= about or {}
+    session = engine.start(algorithm, channel, seed)
+
+    def drive(generator: Round[S], cohort: tuple[str, ...], number: int) -> S:
+        """Carry the generator's questions to the cohort until it returns the new state."""
+        started, exchange = time.perf_counter(), 0
+        try:
+            ask = next(generator)
+            while True:
+                to = cohort if ask.to is None else ask.to
+                replies, event = session.exchange(ask, to, number, exchange)
+                ledger.add(event)
+                if len(to) - len(replies.missing) < min(need, len(to)) and ask.to is None:
+                    raise _too_few(event, min(need, len(to)))
+                exchange += 1
+                ask = generator.send(replies)
+        except StopIteration as stop:
+            state: S = stop.value
+        ledger.add(RoundEnd(number, time.perf_counter() - started, algorithm.metrics(state)))
+        return state
+
+    try:
+        saved: tuple[int, S, Any] | None = checkpoint.load(name, algorithm.State) if checkpoint else None
+        if saved:
+            done, state, memories = saved
+            session.restore(memories)
+            ledger.add(Note(f"resumed after round {done}"))
+        else:
+            done, state = 0, drive(algorithm.init(Streams(seed, 0, 0, SERVER)), clients, 0)
+        while done < rounds and not algorithm.done(state):
+            rng = Streams(seed, done + 1, 0, SERVER)
+            cohort = participation.cohort(clients, rng) if participation else clients
+            state = drive(algorithm.round(state, rng), cohort, done + 1)
+            done += 1
+            if checkpoint and (done % checkpoint.every == 0 or done == rounds or algorithm.done(state)):
+                checkpoint.save(name, done, state, session.snapshot())
+            if callback:
+                callback(Info(done, algorithm.estimate(state), algorithm.metrics(state)))
+    finally:
+        session.close()
+    return Result(state, done, algorithm.done(state), ledger)
+
+
+def _too_few(event: Exchange, need: int) -> ClientError:
+    got = len(event.clients) - len(event.missing)
+    if event.failures:
+        client, reason = next(iter(event.failures.items()))
+        why = f"client {client!r} failed: {reason}"
+    else:
+        why = f"no answer from {', '.join(map(repr, event.missing[:5]))}"
+    return ClientError(
+        f"need answers to {event.task!r} from {need} clients, got {got} in round {event.round} ({why}); "
+        "mend the client and resume from the checkpoint, or lower min_clients"
+    )
