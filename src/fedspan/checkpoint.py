@@ -68,7 +68,7 @@ def build(kind: Any, tree: Any) -> Any:
     if get_origin(kind) in (Union, types.UnionType):
         inner = [arg for arg in get_args(kind) if is_dataclass(arg)]
         return build(inner[0], tree) if inner and tree is not None else tree
-    if not is_dataclass(kind):
+    if not (isinstance(kind, type) and is_dataclass(kind)):
         return tree
     hints = get_type_hints(kind)
     names = {f.name for f in fields(kind)}

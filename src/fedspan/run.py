@@ -99,7 +99,7 @@ def run(
                 to = cohort if ask.to is None else ask.to
                 replies, event = session.exchange(ask, to, number, exchange)
                 ledger.add(event)
-                if len(to) - len(replies.missing) < min(need, len(to)) and ask.to is None:
+                if len(to) - len(replies.missing) < min(need, len(to)) and (min_clients is None or ask.to is None):
                     raise _too_few(event, min(need, len(to)))
                 exchange += 1
                 ask = generator.send(replies)

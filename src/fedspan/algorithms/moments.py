@@ -7,7 +7,7 @@ passes over the data: squares are taken around the common mean, so nothing cance
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -53,6 +53,12 @@ def measure(center: bool, scale: bool) -> Round[Moments]:
     return Moments(n, mean, s, float((squares / s**2).sum()))
 
 
+def sizes() -> Round[dict[str, int]]:
+    """How many rows each client has: for algorithms whose weights or cohorts need it. The server sees every size."""
+    replies = yield from complete(Ask("size"))
+    return {client: int(arrays["n"]) for client, arrays in replies.each.items()}
+
+
 class RowsClient(Client[Shift]):
     """A client that holds rows. Its tasks are those of the opening round, and the product with M = BᵀB."""
 
@@ -80,14 +86,18 @@ class RowsClient(Client[Shift]):
             )
         return state, {"n": np.array(self.rows.n), "total": total}
 
+    @task(releases={"n": Sensitivity(0)})
+    def size(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        return state, {"n": np.array(self.rows.n)}
+
     @task(releases={"squares": Sensitivity(2)})
     def spread(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         mean = arrays["mean"] if arrays["mean"].any() else None
-        return Shift(mean), {"squares": self.rows.squares(mean)}
+        return replace(state, mean=mean), {"squares": self.rows.squares(mean)}
 
     @task(releases={})
     def rescale(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
-        return Shift(state.mean, arrays["scale"]), {}
+        return replace(state, scale=arrays["scale"]), {}
 
     @task(releases={"Y": Sensitivity(2)})
     def multiply(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
