@@ -35,10 +35,9 @@ class Sender:
         return message._replace(arrays=arrays, number=self.number, base=self.base)
 
     def acknowledged(self, number: int) -> None:
-        """The receiver says that `number` is the last message it has: commit the memory after it, or drop it."""
+        """The receiver says that `number` is the last message it has: if that is ours, commit the memory after it."""
         if number == self.number != self.base:
-            self.base, self.memory = self.number, self.pending
-        self.pending = None
+            self.base, self.memory, self.pending = self.number, self.pending, None
 
     def snapshot(self) -> dict[str, Any]:
         return {"base": self.base, "memory": self.memory, "number": self.number, "pending": self.pending}
@@ -58,6 +57,8 @@ class Receiver:
 
     def decode(self, message: Message) -> Arrays:
         """The arrays of a message, decoded against the memory it names."""
+        if message.number < self.last:
+            raise ProtocolError(f"message {message.number} came after message {self.last}; late, not used")
         if message.base not in self.memories:
             raise ProtocolError(
                 f"message {message.number} was coded against memory {message.base}, which is not here "

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedspan.channel.quantize import quantize
 from fedspan.channel.stage import Stage, State, check_order
+from fedspan.errors import InputError
 from fedspan.protocol import Arrays
 from fedspan.rng import Streams
 
@@ -23,6 +24,7 @@ def delta(inner: Stage, first: Stage | None = None) -> Stage:
     """Send differences to a memory kept on both sides, coded by `inner`; the very first array by `first` (8 bits)."""
     start = quantize(8) if first is None else first
     kinds = check_order(("memory", *inner.kinds))
+    ends = {inner: _memoryless(inner), start: _memoryless(start)}
 
     def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
         memory, out = dict(state), {}
@@ -32,44 +34,55 @@ def delta(inner: Stage, first: Stage | None = None) -> Stage:
                 continue
             known = name in memory and memory[name].shape == x.shape
             if known:
-                sent, _ = inner.encode({name: x - memory[name]}, (), rng)  # Alg. 1, line 23
+                sent, _ = inner.encode({name: np.asarray(x - memory[name])}, ends[inner][0], rng)  # Alg. 1, line 23
             else:
-                sent, _ = start.encode({name + _FIRST: x}, (), rng)
+                sent, _ = start.encode({name + _FIRST: x}, ends[start][0], rng)
             out |= sent
-            (value,) = (inner if known else start).decode(sent, ())[0].values()
-            memory[name] = memory[name] + value if known else value  # Alg. 1, line 25
+            coder = inner if known else start
+            (value,) = coder.decode(sent, ends[coder][1])[0].values()
+            memory[name] = np.asarray(memory[name] + value) if known else value  # Alg. 1, line 25
         return out, memory
 
     def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
         memory, out = dict(state), {}
         for key, sent in arrays.items():
             whole = _FIRST in key
-            ((name, value),) = (start if whole else inner).decode({key: sent}, ())[0].items()
+            coder = start if whole else inner
+            ((name, value),) = coder.decode({key: sent}, ends[coder][1])[0].items()
             name = name.removesuffix(_FIRST)
             if value.dtype.kind == "f":
-                memory[name] = value if whole else memory[name] + value  # Alg. 1, line 28
+                memory[name] = value if whole else np.asarray(memory[name] + value)  # Alg. 1, line 28
                 value = memory[name]
             out[name] = value
         return out, memory
 
-    return Stage(f"delta({inner.name})", kinds, lambda: ({}, {}), encode, decode, remembers=True)
+    name = f"delta({inner.name})" if first is None else f"delta({inner.name}, first={first.name})"
+    return Stage(name, kinds, lambda: ({}, {}), encode, decode, remembers=True)
 
 
 def error_feedback(inner: Stage) -> Stage:
     """Add to each array what `inner` lost of the one before."""
     kinds = check_order(("memory", *inner.kinds))
+    sender, receiver = _memoryless(inner)
 
     def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
         lost, owed = dict(state), {}
         for name, x in arrays.items():
             known = x.dtype.kind == "f" and name in lost and lost[name].shape == x.shape
-            owed[name] = x + lost[name] if known else x
-        sent, _ = inner.encode(owed, (), rng)
-        got, _ = inner.decode(sent, ())
+            owed[name] = np.asarray(x + lost[name]) if known else x
+        sent, _ = inner.encode(owed, sender, rng)
+        got, _ = inner.decode(sent, receiver)
         lost |= {name: np.asarray(owed[name] - got[name]) for name in owed if owed[name].dtype.kind == "f"}
         return sent, lost
 
     def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
-        return inner.decode(arrays, ())[0], state
+        return inner.decode(arrays, receiver)[0], state
 
     return Stage(f"error_feedback({inner.name})", kinds, lambda: ({}, ()), encode, decode, remembers=True)
+
+
+def _memoryless(stage: Stage) -> tuple[State, State]:
+    """The (empty) memories of a stage that keeps none; a memory within a memory would be forgotten."""
+    if stage.remembers:
+        raise InputError(f"need a stage without a memory inside delta or error_feedback, got {stage.name}; take it out")
+    return stage.init()

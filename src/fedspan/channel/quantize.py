@@ -48,7 +48,7 @@ def quantize(bits: int) -> Stage:
             top = np.abs(Δ).max(initial=0.0)
             if not np.isfinite(top):
                 raise ProtocolError(f"cannot quantise {name!r}: it holds NaN or infinity; nothing was sent")
-            t = np.abs(Δ) * (S / top) if top > S / np.finfo(np.float64).max else np.zeros_like(Δ)
+            t = np.abs(Δ) / top * S if top > 0 else np.zeros_like(Δ)  # S / top would overflow for a tiny top
             p = np.minimum(np.floor(t), S - 1)  # |Δ|/‖Δ‖_max lies in [p/S, (p+1)/S]
             h = p + (rng(f"quantize {name}").random(Δ.size) < t - p)  # (18)
             codes = (np.sign(Δ) * h + S).astype(np.uint16)
@@ -69,8 +69,12 @@ def _dequantize(key: str, packed: Array) -> Array:
         bits, shape = int(bits_text), tuple(int(n) for n in dims.split("x") if n)
         count, S = int(np.prod(shape, dtype=np.int64)), 2 ** (bits - 1) - 1
         scale = np.frombuffer(packed[:8].tobytes(), dtype="<f8")[0]
+        if len(packed) != 8 + (count * bits + 7) // 8 or not 2 <= bits <= 16 or np.dtype(dtype).kind != "f":
+            raise ValueError(f"{len(packed)} bytes")
+        if not 0 <= scale < np.inf:
+            raise ValueError(f"scale {scale}")
         codes = unpack_bits(np.ascontiguousarray(packed[8:]), bits, count)
         levels = codes.astype(np.float64) - S
-        return (levels * (scale / S)).astype(np.dtype(dtype), copy=False).reshape(shape)  # (19)
+        return (levels / S * scale).astype(np.dtype(dtype), copy=False).reshape(shape)  # (19)
     except (ValueError, TypeError, IndexError) as error:
         raise ProtocolError(f"need a quantised array, {key!r} does not decode ({error})") from None

@@ -41,6 +41,9 @@ _REASON = {
 
 def check_order(kinds: tuple[str, ...]) -> tuple[str, ...]:
     """The kinds, if their order is sound."""
+    unknown = [kind for kind in kinds if kind not in _RANK]
+    if unknown:
+        raise InputError(f"need stages of the kinds {', '.join(_RANK)}, got {unknown[0]!r}; give yours one of these")
     for before, after in pairwise(kinds):
         if _RANK[before] > _RANK[after]:
             why = _REASON.get((before, after), "only the order clip → noise → memory → quantize → mask is sound")

@@ -42,46 +42,56 @@ def _tensors(layout: _Layout) -> tuple[str, int]:
     """The header's entries (without their braces) for arrays of that layout, and the bytes of data behind it."""
     entries, end = {}, 0
     for name, code, shape in layout:
+        if code not in _NAMES:
+            raise ProtocolError(f"need arrays of numbers, {name!r} has dtype {code!r}; convert it to float64")
         start, end = end, end + int(np.prod(shape, dtype=np.int64)) * np.dtype(code).itemsize
         entries[name] = {"dtype": _NAMES[code], "shape": list(shape), "data_offsets": [start, end]}
     return json.dumps(entries, separators=(",", ":"))[1:-1], end
 
 
 def _layout(arrays: Arrays) -> _Layout:
-    return tuple((name, array.dtype.str[1:], array.shape) for name, array in arrays.items())
+    return tuple([(name, array.dtype.str[1:], array.shape) for name, array in arrays.items()])
 
 
-def _header(metadata: Mapping[str, str], arrays: Arrays) -> tuple[str, int]:
-    try:
-        tensors, data = _tensors(_layout(arrays))
-    except KeyError as error:
-        raise ProtocolError(f"need arrays of numbers, got dtype {error}; convert them to float64") from None
-    meta = json.dumps(metadata, separators=(",", ":"))
-    text = f'{{"__metadata__":{meta}{"," if tensors else ""}{tensors}}}'
-    return text + " " * (-len(text.encode()) % 8), data
+def _header(meta: str, layout: _Layout) -> tuple[bytes, int]:
+    """The header with its length before it and padding behind, and the bytes of data to follow."""
+    tensors, data = _tensors(layout)
+    text = f'{{"__metadata__":{meta}{"," if tensors else ""}{tensors}}}'.encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, data
+
+
+@lru_cache(maxsize=4096)
+def _size(meta_length: int, layout: _Layout) -> int:
+    header, data = _header(" " * meta_length, layout)
+    return len(header) + data
 
 
 def dump(metadata: Mapping[str, str], arrays: Arrays) -> bytes:
     """Arrays and a few strings as one safetensors blob."""
-    header = _header(metadata, arrays)[0].encode()
-    parts = [len(header).to_bytes(8, "little"), header]
-    parts += [np.asarray(a, dtype=a.dtype.newbyteorder("<"), order="C").tobytes() for a in arrays.values()]
-    return b"".join(parts)
+    header, _ = _header(json.dumps(metadata, separators=(",", ":")), _layout(arrays))
+    return b"".join(
+        [header, *(np.asarray(a, dtype=a.dtype.newbyteorder("<"), order="C").tobytes() for a in arrays.values())]
+    )
 
 
 def load(blob: bytes) -> tuple[dict[str, str], dict[str, Array]]:
     """The inverse of `dump`; the arrays are read-only views of the blob's parts."""
     try:
-        tensors: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(blob)  # type: ignore[no-untyped-call]
-        meta = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")]).get("__metadata__", {})
-        arrays = {name: np.frombuffer(t["data"], dtype=_DTYPES[t["dtype"]]).reshape(t["shape"]) for name, t in tensors}
+        tensors: dict[str, dict[str, Any]] = dict(safetensors.deserialize(blob))  # type: ignore[no-untyped-call]
+        header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
+        meta = header.pop("__metadata__", None) or {}
+        found = {name: tensors[name] for name in header}  # in the order of the sender; the library's is random
+        arrays = {
+            name: np.frombuffer(t["data"], dtype=_DTYPES[t["dtype"]]).reshape(t["shape"]) for name, t in found.items()
+        }
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise ProtocolError(f"need a safetensors message, got {len(blob)} bytes that are not one ({error})") from None
     return dict(meta), arrays
 
 
 def _stamp(m: Message) -> dict[str, str]:
-    return {"m": f"{m.task} {m.round} {m.exchange} {m.number} {m.base} {m.ack}"}
+    return {"m": f"{m.task} {m.round} {m.exchange} {m.number} {m.base} {m.ack}"}  # ASCII: characters are bytes
 
 
 def encode(message: Message) -> bytes:
@@ -101,6 +111,5 @@ def decode(blob: bytes) -> Message:
 
 
 def size(message: Message) -> int:
-    """How many bytes `encode` would make: scales, headers, all. (Task names are ASCII, so characters are bytes.)"""
-    header, data = _header(_stamp(message), message.arrays)
-    return 8 + len(header.encode()) + data
+    """How many bytes `encode` would make: scales, headers, all."""
+    return _size(len('{"m":""}') + len(_stamp(message)["m"]), _layout(message.arrays))

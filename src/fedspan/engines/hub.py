@@ -97,6 +97,8 @@ class Collector:
                     f"need {name!r} of shape {self.total[name].shape} as from the clients before, "
                     f"got {arrays[name].shape} (client {client!r}); check that all clients have the same features"
                 )
+            elif self.total[name].dtype != arrays[name].dtype:
+                self.total[name] = self.total[name] + arrays[name]
             else:
                 self.total[name] += arrays[name]
 

@@ -72,7 +72,8 @@ class InProcess:
         wire: bool = False,
     ) -> None:
         self.data = dict(sorted(named(clients).items()))
-        self.threads, self.max_open, self.faults, self.wire = threads or cores(), max_open, faults, wire
+        self.threads = cores() if threads is None else threads
+        self.max_open, self.faults, self.wire = max_open, faults, wire
         if self.threads < 1 or max_open < 1:
             raise InputError(f"need threads and max_open of at least 1, got {threads!r} and {max_open!r}")
 
@@ -120,6 +121,7 @@ class _Session:
         self.lock = Lock()
         self.blas = ThreadpoolController()
         self.pool = ThreadPoolExecutor(engine.threads) if engine.threads > 1 else None
+        self.tiny = False  # whether the clients' tasks are too short to be worth a thread
 
     def close(self) -> None:
         if self.pool:
@@ -134,6 +136,7 @@ class _Session:
             for answer in self._answers(messages, len(cohort)):
                 collector.add(answer.client, answer.arrays)
                 answers.append(answer._replace(arrays=None))
+        self.tiny = sum(a.seconds for a in answers) < 3e-4 * len(answers)  # changes who computes, not what
         event = Exchange(
             round, exchange, ask.task, cohort,
             tuple(a.bytes_down for a in answers), tuple(a.bytes_up for a in answers),
@@ -144,7 +147,7 @@ class _Session:
 
     def _answers(self, messages: Iterator[tuple[str, wire.Message]], count: int) -> Iterator[_Answer]:
         """The answers in the order of the messages; pieces run ahead in the pool, but not far ahead (memory)."""
-        if self.pool is None or count == 1:
+        if self.pool is None or count == 1 or self.tiny:
             yield from (self._answer(*pair) for pair in messages)
             return
         size = max(1, min(64, count // (4 * self.engine.threads)))
@@ -167,7 +170,7 @@ class _Session:
 
     def _answer(self, client: str, message: wire.Message) -> _Answer:
         """One client's part of an exchange: out, the task, and back."""
-        started, down = time.perf_counter(), wire.size(message)
+        started, down, up = time.perf_counter(), wire.size(message), 0
         heard, answered = self._fate(client, message)
         if not heard:
             return _Answer(client, None, down, 0, time.perf_counter() - started, None)
@@ -175,14 +178,15 @@ class _Session:
             if self.engine.wire:
                 message = wire.decode(wire.encode(message))
             reply = self._open(client)(message)
+            up = wire.size(reply)  # it is sent, whether or not it arrives or decodes
             if self.engine.wire:
                 reply = wire.decode(wire.encode(reply))
             arrays = self.hub.receive(client, reply) if answered else None
         except InputError:
             raise
         except Exception as error:
-            return _Answer(client, None, down, 0, time.perf_counter() - started, explain(error))
-        return _Answer(client, arrays, down, wire.size(reply), time.perf_counter() - started, None)
+            return _Answer(client, None, down, up, time.perf_counter() - started, explain(error))
+        return _Answer(client, arrays, down, up, time.perf_counter() - started, None)
 
     def _open(self, name: str) -> Callable[[wire.Message], wire.Message]:
         with self.lock:
