@@ -11,15 +11,19 @@ array([0.925, 0.053])
 from fedspan import algorithms, channel, engines, protocol
 from fedspan.channel import Channel
 from fedspan.errors import FedspanError, InputError
+from fedspan.estimators.auto import Auto
 from fedspan.estimators.pca import FederatedPCA
+from fedspan.estimators.svd import FederatedSVD
 from fedspan.federation.participation import Participation
 from fedspan.ledger import Ledger
 from fedspan.run import run
 
 __version__ = "0.1.0"
 __all__ = [
+    "Auto",
     "Channel",
     "FederatedPCA",
+    "FederatedSVD",
     "FedspanError",
     "InputError",
     "Ledger",

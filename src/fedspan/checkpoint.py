@@ -10,7 +10,7 @@ import json
 import os
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -23,6 +23,7 @@ from fedspan.files import write_whole
 from fedspan.protocol import Array, Arrays
 
 T = TypeVar("T")
+_REMEDY = "restore it, or delete it and run again"
 
 
 def flatten(tree: Any) -> tuple[Any, dict[str, Array]]:
@@ -40,7 +41,7 @@ def flatten(tree: Any) -> tuple[Any, dict[str, Array]]:
             return {"dict": {f.name: walk(getattr(node, f.name)) for f in fields(node)}}
         if isinstance(node, Mapping):
             return {"dict": {str(key): walk(value) for key, value in node.items()}}
-        if isinstance(node, tuple | list):
+        if type(node) in (tuple, list):  # a NamedTuple would come back as a tuple
             return {type(node).__name__: [walk(value) for value in node]}
         if isinstance(node, np.generic):
             return node.item()
@@ -49,6 +50,19 @@ def flatten(tree: Any) -> tuple[Any, dict[str, Array]]:
         raise CheckpointError(f"need plain data in a state, got {type(node).__name__}; keep arrays and numbers only")
 
     return walk(tree), arrays
+
+
+def in_c_order(tree: Any) -> Any:
+    """The same data with its arrays as a file would give them back: BLAS may round otherwise in another layout."""
+    if isinstance(tree, np.ndarray):
+        return np.asarray(tree, order="C")
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return replace(tree, **{f.name: in_c_order(getattr(tree, f.name)) for f in fields(tree)})
+    if isinstance(tree, Mapping):
+        return {key: in_c_order(value) for key, value in tree.items()}
+    if type(tree) in (tuple, list):
+        return type(tree)(in_c_order(value) for value in tree)
+    return tree
 
 
 def unflatten(skeleton: Any, arrays: Arrays) -> Any:
@@ -80,8 +94,9 @@ def build(kind: Any, tree: Any) -> Any:
 def _digest(skeleton: str, arrays: Arrays) -> str:
     digest = blake2b(skeleton.encode(), digest_size=16)
     for name, array in arrays.items():
-        digest.update(name.encode())
-        digest.update(np.asarray(array, order="C").reshape(-1).view(np.uint8).data)
+        little = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+        digest.update(f"{name} {little.dtype.str} {little.shape}".encode())
+        digest.update(little.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
@@ -97,12 +112,13 @@ def load_tree(path: str | os.PathLike[str], kind: str) -> Any:
     try:
         meta, arrays = wire.load(Path(path).read_bytes())
     except (OSError, FedspanError) as error:
-        raise CheckpointError(f"need a fedspan {kind}, cannot read {path}: {error}") from None
+        raise CheckpointError(f"need a fedspan {kind}, cannot read {path}: {error}; {_REMEDY}") from None
     if meta.get("fedspan") != kind:
-        raise CheckpointError(f"need a fedspan {kind}, {path} is {meta.get('fedspan', 'a foreign safetensors file')!r}")
-    ordered = dict(sorted(arrays.items(), key=lambda item: int(item[0])))
-    if _digest(meta["tree"], ordered) != meta["digest"]:
-        raise CheckpointError(f"{path} is damaged (its digest does not match); restore it or run again")
+        found = meta.get("fedspan", "a foreign safetensors file")
+        raise CheckpointError(f"need a fedspan {kind}, {path} is {found!r}; {_REMEDY}")
+    ordered = {name: arrays[name] for name in map(str, range(len(arrays))) if name in arrays}
+    if _digest(meta.get("tree", ""), ordered) != meta.get("digest") or len(ordered) != len(arrays):
+        raise CheckpointError(f"{path} is damaged (its digest does not match); {_REMEDY}")
     return unflatten(json.loads(meta["tree"]), arrays)
 
 
@@ -110,6 +126,8 @@ class Checkpoint:
     """The folder in which a run leaves its last complete round."""
 
     def __init__(self, folder: str | os.PathLike[str], every: int = 1) -> None:
+        if every < 1:
+            raise CheckpointError(f"need to save every 1 or more rounds, got {every!r}")
         self.path = Path(folder) / "round.safetensors"
         self.every = every
 

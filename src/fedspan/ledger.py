@@ -138,13 +138,13 @@ def _line(event: Event) -> str:
 
 
 def _read(path: Path) -> Iterator[Event]:
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line) if line else None
             if row is not None:
                 kind = _KINDS[row.pop("event")]
                 yield kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             if number < len(lines):
                 raise InputError(f"need a ledger, line {number} of {path} is not one of its events") from None

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any, Generic, Protocol, TypeVar
 
 from fedspan.channel.stage import Channel
-from fedspan.checkpoint import Checkpoint
+from fedspan.checkpoint import Checkpoint, in_c_order
 from fedspan.errors import ClientError, InputError
 from fedspan.federation.participation import Participation
 from fedspan.ledger import Exchange, Ledger, Note, RoundEnd
@@ -104,7 +104,7 @@ def run(
                 exchange += 1
                 ask = generator.send(replies)
         except StopIteration as stop:
-            state: S = stop.value
+            state: S = in_c_order(stop.value)  # a round begins with what a checkpoint would hold
         ledger.add(RoundEnd(number, time.perf_counter() - started, algorithm.metrics(state)))
         return state
 

@@ -1,7 +1,8 @@
 """The papers' algorithms: server and client side by side, one file each."""
 
-from fedspan.algorithms.krylov import Krylov
-from fedspan.algorithms.oneshot import Gram
-from fedspan.algorithms.power import Ssi
+from fedspan.algorithms.fedpower import FedPower
+from fedspan.algorithms.krylov import Davidson, Krylov, Prior
+from fedspan.algorithms.oneshot import DrSvd, Gram, Uda, Wda
+from fedspan.algorithms.power import LocalPower, Ssi
 
-__all__ = ["Gram", "Krylov", "Ssi"]
+__all__ = ["Davidson", "DrSvd", "FedPower", "Gram", "Krylov", "LocalPower", "Prior", "Ssi", "Uda", "Wda"]

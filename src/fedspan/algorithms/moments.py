@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from fedspan.algorithms.operator import OperatorClient
 from fedspan.errors import InputError
 from fedspan.numerics.operators import Rows, prefers_gram
-from fedspan.protocol import Array, Arrays, Ask, Client, Round, Sensitivity, Sum, complete, task
+from fedspan.protocol import Array, Arrays, Ask, Round, Sensitivity, Sum, complete, task
 from fedspan.rng import Streams
 
 
@@ -27,6 +28,7 @@ class Moments:
     mean: Array  # (d,), zero if no centering is asked for
     scale: Array  # (d,)
     trace: float
+    clients: int = 1
 
 
 @dataclass(frozen=True)
@@ -38,19 +40,26 @@ class Shift:
 
 
 def measure(center: bool, scale: bool) -> Round[Moments]:
-    """Ask all clients for sums, then for squares around the common mean, and tell them the result."""
-    counts = (yield from complete(Ask("count", want=Sum("n", "total")))).total
-    n = int(counts["n"])
-    mean = counts["total"] / n if center else np.zeros_like(counts["total"])
-    squares = (yield from complete(Ask("spread", {"mean": mean}, Sum("squares")))).total["squares"]
-    if not scale:
-        return Moments(n, mean, np.ones_like(mean), float(squares.sum()))
-    centered = squares if center else squares - counts["total"] ** 2 / n
-    s = np.sqrt(np.maximum(centered, 0.0) / n)
-    s[s <= 1e-12 * np.sqrt(squares / n)] = 1.0  # a constant column stays as it is, as in scikit-learn's StandardScaler
-    s[s == 0.0] = 1.0
-    yield from complete(Ask("rescale", {"scale": s}))
-    return Moments(n, mean, s, float((squares / s**2).sum()))
+    """Ask all clients for sums, then for squares around the common mean, as far as they are needed; tell the result."""
+    shift: dict[str, Array] = {}
+    if center or scale:
+        counts = (yield from complete(Ask("count", want=Sum("n", "total")))).total
+        n, mean = int(counts["n"]), counts["total"] / counts["n"]
+        if center:
+            shift["mean"] = mean
+        if scale:
+            squares = (yield from complete(Ask("spread", {"mean": mean}, Sum("squares")))).total["squares"]
+            s = np.sqrt(squares / n)
+            # A constant column stays as it is, as in scikit-learn's StandardScaler.
+            shift["scale"] = np.where(s > 10 * np.finfo(np.float64).eps * np.abs(mean), s, 1.0)
+    settled = yield from complete(Ask("settle", shift, Sum("n", "energy", "features")))
+    n, clients = int(settled.total["n"]), len(settled.asked)
+    d = int(settled.total["features"]) // clients
+    if d * clients != int(settled.total["features"]):
+        raise InputError("need the same number of features at all clients, got different ones")
+    return Moments(
+        n, shift.get("mean", np.zeros(d)), shift.get("scale", np.ones(d)), float(settled.total["energy"]), clients
+    )
 
 
 def sizes() -> Round[dict[str, int]]:
@@ -59,7 +68,7 @@ def sizes() -> Round[dict[str, int]]:
     return {client: int(arrays["n"]) for client, arrays in replies.each.items()}
 
 
-class RowsClient(Client[Shift]):
+class RowsClient(OperatorClient[Shift]):
     """A client that holds rows. Its tasks are those of the opening round, and the product with M = BᵀB."""
 
     State = Shift
@@ -77,14 +86,7 @@ class RowsClient(Client[Shift]):
 
     @task(releases={"n": Sensitivity(0), "total": Sensitivity(1)})
     def count(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
-        total = self.rows.sums()
-        if not np.isfinite(total).all():
-            values, rows, first = self.rows.not_finite()
-            raise InputError(
-                f"need finite numbers, got NaN or infinity in {values} entries of {rows} of {self.rows.n} rows "
-                f"(first in column {first}); drop those rows or impute the values"
-            )
-        return state, {"n": np.array(self.rows.n), "total": total}
+        return state, {"n": np.array(self.rows.n), "total": self._finite(self.rows.sums())}
 
     @task(releases={"n": Sensitivity(0)})
     def size(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
@@ -92,14 +94,26 @@ class RowsClient(Client[Shift]):
 
     @task(releases={"squares": Sensitivity(2)})
     def spread(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
-        mean = arrays["mean"] if arrays["mean"].any() else None
-        return replace(state, mean=mean), {"squares": self.rows.squares(mean)}
+        return state, {"squares": self.rows.squares(arrays["mean"])}
 
-    @task(releases={})
-    def rescale(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
-        return replace(state, scale=arrays["scale"]), {}
+    @task(releases={"n": Sensitivity(0), "energy": Sensitivity(2), "features": Sensitivity(0)})
+    def settle(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """Remember what to take off and divide by; say how large the rows are then."""
+        state = replace(state, mean=arrays.get("mean"), scale=arrays.get("scale"))
+        squares = self._finite(self.rows.squares(state.mean))
+        energy = (squares if state.scale is None else squares / state.scale**2).sum()
+        return state, {"n": np.array(self.rows.n), "energy": np.array(energy), "features": np.array(self.rows.d)}
 
-    @task(releases={"Y": Sensitivity(2)})
-    def multiply(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
-        product = self.rows.multiply_by_gram if self.by_gram else self.rows.multiply
-        return state, {"Y": product(arrays["Z"], state.mean, state.scale)}
+    def _finite(self, sums: Array) -> Array:
+        """The sums; if they are not finite, neither are the rows: so finding out costs no pass over the data."""
+        if np.isfinite(sums).all():
+            return sums
+        values, rows, first = self.rows.not_finite()
+        raise InputError(
+            f"need finite numbers, got NaN or infinity in {values} entries of {rows} of {self.rows.n} rows "
+            f"(first in column {first}); drop those rows or impute the values"
+        )
+
+    def product(self, state: Shift, V: Array) -> Array:
+        multiply = self.rows.multiply_by_gram if self.by_gram else self.rows.multiply
+        return multiply(V, state.mean, state.scale)

@@ -8,28 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedspan.channel.pack import pack_bits, unpack_bits
 from fedspan.channel.stage import Stage, State
 from fedspan.errors import InputError, ProtocolError
 from fedspan.protocol import Array, Arrays
 from fedspan.rng import Streams
 
 _MARK = "~q"  # a packed array is named  name~q<bits>~<dtype>~<shape>: it describes itself
-
-
-def pack_bits(codes: Array, bits: int) -> Array:
-    """Unsigned codes below 2**bits as a byte string, `bits` bits each."""
-    if bits in (8, 16):
-        return codes.astype(f"<u{bits // 8}").view(np.uint8)
-    planes = (codes[:, None] >> np.arange(bits, dtype=np.uint16)) & 1
-    return np.packbits(planes.astype(np.uint8).ravel(), bitorder="little")
-
-
-def unpack_bits(packed: Array, bits: int, count: int) -> Array:
-    """The inverse of `pack_bits` for `count` codes."""
-    if bits in (8, 16):
-        return packed.view(f"<u{bits // 8}").astype(np.uint16)
-    planes = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(count, bits)
-    return planes.astype(np.uint16) @ (1 << np.arange(bits, dtype=np.uint16))
 
 
 def quantize(bits: int) -> Stage:

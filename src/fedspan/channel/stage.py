@@ -30,7 +30,7 @@ IDENTITY = Stage("identity", (), lambda: ((), ()), lambda a, s, _: (a, s), lambd
 
 # Each kind may only follow kinds of the same or a lower rank. Noise on top of a memory would leave un-noised data in
 # that memory; clipping, memory or quantisation behind a mask would break the sum that undoes the mask.
-_RANK = {"clip": 0, "noise": 1, "memory": 2, "quantize": 3, "mask": 4}
+_RANK = {"clip": 0, "noise": 1, "memory": 2, "quantize": 3, "mask": 4, "pack": 5}
 _REASON = {
     ("memory", "noise"): "the memory would carry un-noised data across rounds",
     ("memory", "clip"): "the memory would carry unclipped data across rounds",
@@ -46,7 +46,7 @@ def check_order(kinds: tuple[str, ...]) -> tuple[str, ...]:
         raise InputError(f"need stages of the kinds {', '.join(_RANK)}, got {unknown[0]!r}; give yours one of these")
     for before, after in pairwise(kinds):
         if _RANK[before] > _RANK[after]:
-            why = _REASON.get((before, after), "only the order clip → noise → memory → quantize → mask is sound")
+            why = _REASON.get((before, after), "only the order clip → noise → memory → quantize → mask → pack is sound")
             raise InputError(f"a channel cannot have {before!r} before {after!r}: {why}; put {after!r} first")
     return kinds
 

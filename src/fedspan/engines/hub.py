@@ -10,6 +10,7 @@ import numpy as np
 from fedspan.channel.link import Receiver, Sender
 from fedspan.channel.stage import Channel, State
 from fedspan.channel.wire import Message
+from fedspan.checkpoint import in_c_order
 from fedspan.errors import ProtocolError
 from fedspan.protocol import Array, Arrays, Ask, Replies, Sum
 from fedspan.rng import SERVER, Streams
@@ -26,7 +27,7 @@ class Hub:
 
     def address(self, ask: Ask, cohort: Iterable[str], round: int, exchange: int) -> Iterator[tuple[str, Message]]:
         """The encoded message to each client. Clients that stand at the same memory get the same arrays, coded once."""
-        plain = Message(ask.task, round, exchange, ask.arrays)
+        plain = Message(ask.task, round, exchange, in_c_order(ask.arrays))  # as the wire would give them
         rng = Streams(self.seed, round, exchange, SERVER)
         coded: dict[int, tuple[Arrays, State]] = {}
         for client in cohort:
@@ -41,7 +42,7 @@ class Hub:
                 sender = self.down[client]
                 key = id(sender.memory)
                 if key not in coded:
-                    coded[key] = self.channel.down.encode(ask.arrays, sender.memory, rng)
+                    coded[key] = self.channel.down.encode(plain.arrays, sender.memory, rng)
                 message = sender.stamp(message, *coded[key])
             yield client, message
 

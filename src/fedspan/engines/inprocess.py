@@ -91,6 +91,8 @@ def named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         out = {str(name): data for name, data in clients.items()}
         if any(not name or name.startswith("@") for name in out):
             raise InputError("need client names that are not empty and do not begin with '@'")
+        if len(out) < len(clients):
+            raise InputError("need client names that differ as text, got two alike")
     else:
         width = len(str(max(len(clients) - 1, 0)))
         out = {f"{i:0{width}d}": data for i, data in enumerate(clients)}
@@ -120,6 +122,7 @@ class _Session:
         self.opened: OrderedDict[str, Client[Any]] = OrderedDict()
         self.lock = Lock()
         self.blas = ThreadpoolController()
+        self.most = max((lib["num_threads"] for lib in self.blas.info() if lib["user_api"] == "blas"), default=1)
         self.pool = ThreadPoolExecutor(engine.threads) if engine.threads > 1 else None
         self.tiny = False  # whether the clients' tasks are too short to be worth a thread
 
@@ -132,7 +135,8 @@ class _Session:
         collector, answers = Collector(ask, cohort), []
         messages = self.hub.address(ask, cohort, round, exchange)
         workers = min(self.engine.threads, len(cohort))
-        with self.blas.limit(limits=max(1, self.engine.threads // max(workers, 1)), user_api="blas"):
+        share = min(self.most, max(1, self.engine.threads // max(workers, 1)))  # never more than the user allows BLAS
+        with self.blas.limit(limits=share, user_api="blas"):
             for answer in self._answers(messages, len(cohort)):
                 collector.add(answer.client, answer.arrays)
                 answers.append(answer._replace(arrays=None))

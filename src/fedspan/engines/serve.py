@@ -8,7 +8,7 @@ from typing import Any
 from fedspan.channel.link import Receiver, Sender
 from fedspan.channel.stage import Channel
 from fedspan.channel.wire import Message
-from fedspan.checkpoint import build
+from fedspan.checkpoint import build, in_c_order
 from fedspan.errors import FedspanError, InputError
 from fedspan.protocol import Client, checked_release, declared, tasks_of
 from fedspan.rng import Streams
@@ -44,10 +44,11 @@ class Site:
             state, reply = task.call(client, self.state, arrays, rng)
         except InputError as error:
             raise type(error)(f"client {self.name!r}: {error}") from error
-        out = message._replace(arrays=checked_release(task, reply), ack=self.down.last if self.down else 0)
+        out = message._replace(arrays=in_c_order(checked_release(task, reply)), ack=self.down.last if self.down else 0)
         if self.up:
             out = self.up.encode(out, rng)
-        self.state = state
+        if state is not self.state:
+            self.state = in_c_order(state)
         return out
 
     def snapshot(self) -> dict[str, Any]:

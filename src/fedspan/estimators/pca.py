@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,18 +13,24 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fedspan.algorithms import Prior
 from fedspan.checkpoint import load_tree, save_tree
 from fedspan.errors import FedspanError, InputError
 from fedspan.estimators.spectral import Request, seed_from, solve
+from fedspan.federation.participation import Participation
 from fedspan.ledger import Ledger
 from fedspan.numerics.orthonormal import with_signs
+from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
 from fedspan.protocol import Array
 from fedspan.run import Info
 
 _LEARNED = (
     "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_", "scale_",
-    "noise_variance_", "n_features_in_", "n_samples_", "n_clients_", "n_rounds_", "converged_", "seed_",
+    "noise_variance_", "basis_", "basis_variance_ratio_",
+    "n_features_in_", "n_samples_", "n_clients_", "n_rounds_", "converged_", "seed_",
 )  # fmt: skip
+
+_SHOWN = ("kkt", "change", "floor")  # what a solver may know of its own accuracy
 
 
 class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -33,15 +39,21 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     Parameters
     ----------
     n_components : how many components to compute.
-    solver : "gram" (exact, one round, d×d numbers), "krylov" (few rounds of d×k), "ssi" (subspace iteration, the
-        papers' baseline), "auto" (chosen from the size of the problem; `ledger_.notes` says why), or an object of
-        `fedspan.algorithms` with options that only this solver knows.
+    solver : "gram" (exact, one round, d×d numbers), "krylov" (few rounds of d×k), "davidson" (fewer, but shows each
+        client's own subspace to the server), "ssi", "localpower", "fedpower", "uda", "wda", "drsvd" (the papers'
+        methods), "auto" (the fastest by a cost model; `ledger_.notes` says why), or an object of
+        `fedspan.algorithms` with options that only this solver knows; `fedspan.Auto` takes bandwidth and latency.
     center : take off the mean of all clients' rows together (each client's own mean is not shown).
     scale : divide by the standard deviation over all clients' rows together; constant columns stay as they are.
-    tol : stop when the scaled KKT violation ‖(I - ZZᵀ)MZ‖_F / tr(M) is at most this; 0 runs all rounds.
+    tol : stop when the scaled KKT violation ‖(I - ZZᵀ)MZ‖_F / tr(M) is at most this, where the server can see it;
+        else the solver's own measure. 0 runs all rounds.
     max_rounds : stop after this many rounds.
-    bits : send this many bits per number (2 to 16) on both links, against memories on both sides; None: float64.
-    engine : a function from the clients' data to an engine; None: all clients in this process.
+    local_steps : iterations at the clients between two communications (fedpower, localpower).
+    bits : bits per number on both links: an integer from 2 to 16 (against memories on both sides; for ssi, localpower
+        and fedpower), or "auto" (krylov, davidson: just fine enough for tol). None: float64.
+    participation : a `Participation`, the part of the clients that is asked in each round (fedpower).
+    privacy, secure : not in this version yet; anything but None and False is refused.
+    engine : an engine, or a function from the clients' data to one; None: all clients in this process.
     callback : called after every round with `info.round`, `info.estimate` and `info.metrics`.
     checkpoint : a folder. After every round the run is saved there; a `fit` that finds it goes on from it.
     random_state : seed of all random streams.
@@ -49,7 +61,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     Attributes
     ----------
     components_ (k, d), explained_variance_, explained_variance_ratio_, singular_values_, mean_, scale_,
-    noise_variance_, n_features_in_, feature_names_in_, n_samples_, n_clients_, n_rounds_, converged_,
+    noise_variance_, basis_ and basis_variance_ratio_ (what a warm start needs), n_features_in_, feature_names_in_,
+    n_samples_, n_clients_, n_rounds_, converged_,
     history_ (a dict per round), ledger_ (bytes, seconds, rounds, who took part), seed_.
 
     Examples
@@ -72,7 +85,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         scale: bool = False,
         tol: float = 1e-6,
         max_rounds: int = 200,
+        local_steps: int | None = None,
         bits: int | str | None = None,
+        participation: Participation | None = None,
+        privacy: Any = None,
+        secure: bool = False,
         engine: Any = None,
         callback: Callable[[Info], None] | None = None,
         checkpoint: Any = None,
@@ -84,21 +101,39 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.scale = scale
         self.tol = tol
         self.max_rounds = max_rounds
+        self.local_steps = local_steps
         self.bits = bits
+        self.participation = participation
+        self.privacy = privacy
+        self.secure = secure
         self.engine = engine
         self.callback = callback
         self.checkpoint = checkpoint
         self.random_state = random_state
 
     def fit(
-        self, clients: Mapping[str, Any] | Sequence[Any], y: Any = None, *, ledger: Ledger | None = None
-    ) -> FederatedPCA:
-        """Run the federation until it has converged. `clients`: one entry per client, rows are samples."""
-        request = Request(self.n_components, self.solver, self.center, self.scale, self.tol, self.max_rounds, self.bits)
+        self,
+        clients: Mapping[str, Any] | Sequence[Any],
+        y: Any = None,
+        *,
+        warm_start: FederatedPCA | None = None,
+        min_clients: int | None = None,
+        ledger: Ledger | None = None,
+    ) -> Self:
+        """Run the federation until it has converged.
+
+        `clients`: one entry per client, rows are samples. `warm_start`: a model of nearly the same data, from which
+        krylov and davidson need a few rounds only. `min_clients`: go on if at least this many answer (the others are
+        asked again, or left out by fedpower); by default all must. `ledger`: where to write what happens.
+        """
+        request = Request(
+            self.n_components, self.solver, self.center, self.scale, self.tol, self.max_rounds, self.local_steps,
+            self.bits, self.participation, self.privacy, self.secure, warm_start._prior() if warm_start else None,
+        )  # fmt: skip
         seed = seed_from(self.random_state)
         result, schema = solve(
             request, clients, engine=self.engine, callback=self.callback, checkpoint=self.checkpoint,
-            seed=seed, ledger=ledger,
+            seed=seed, ledger=ledger, min_clients=min_clients,
         )  # fmt: skip
         state, moments = result.state, result.state.moments
         if moments.n < 2:
@@ -111,6 +146,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.singular_values_ = np.sqrt(theta)
         self.noise_variance_ = max(moments.trace - theta.sum(), 0.0) / (moments.n - 1) / (d - k) if d > k else 0.0
         self.mean_, self.scale_ = moments.mean, moments.scale
+        self.basis_, self.basis_variance_ratio_ = _basis(state, Z, theta)
         self.n_features_in_ = d
         if schema.names is not None:
             self.feature_names_in_ = np.array(schema.names, dtype=object)
@@ -120,13 +156,20 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.n_rounds_, self.converged_ = result.rounds, result.converged
         self.ledger_, self.history_ = result.ledger, result.ledger.history()
         if not result.converged and self.tol > 0:
+            reached = ", ".join(f"{name} {value:.2g}" for name, value in self.history_[-1].items() if name in _SHOWN)
             warnings.warn(
-                f"need a scaled KKT violation of {self.tol:g}, reached {state.kkt:.2g} in {result.rounds} rounds; "
+                f"need tol={self.tol:g}, reached {reached} in {result.rounds} rounds; "
                 "raise max_rounds, or tol if this accuracy is enough",
                 ConvergenceWarning,
                 stacklevel=2,
             )
         return self
+
+    def _prior(self) -> Prior:
+        """What this model knows of the data, for a run on nearly the same data."""
+        check_is_fitted(self)
+        total = self.explained_variance_.sum() / self.explained_variance_ratio_.sum() * (self.n_samples_ - 1)
+        return Prior(self.basis_.T, self.basis_variance_ratio_ * total)
 
     def _without_null_space(self, theta: Array, Z: Array, moments: Any) -> tuple[Array, Array]:
         """Only components that the data determine: those of zero variance could be any."""
@@ -194,7 +237,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         save_tree(path, "model", {"estimator": type(self).__name__, "params": plain, "learned": learned})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> FederatedPCA:
+    def load(cls, path: str | os.PathLike[str]) -> Self:
         """The model that `save` wrote, ready to transform; its ledger is in the run's own file."""
         tree = load_tree(path, "model")
         if tree.get("estimator") != cls.__name__:
@@ -209,6 +252,16 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             elif value is not None:
                 model.feature_names_in_ = np.array(value, dtype=object)
         return model
+
+
+def _basis(state: Any, Z: Array, theta: Array) -> tuple[Array, Array]:
+    """All that the server knows of the spectrum, (m, d) and (m,): krylov has seen more than the k components."""
+    total = state.moments.trace or 1.0
+    if not hasattr(state, "AQ") or state.Q.shape[1] == 0:
+        return Z.T, theta / total
+    values, S, _ = rayleigh_ritz(state.Q, state.AQ, 1)
+    known = values > 0
+    return (state.Q @ S[:, known]).T, values[known] / total
 
 
 def _square_distances(X: Any, mean: Array, scale: Array) -> Array:

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fedspan.algorithms import Gram, Krylov, Ssi
-from fedspan.channel import Channel, delta, only, quantize
+from fedspan.algorithms import (
+    Davidson,
+    DrSvd,
+    FedPower,
+    Gram,
+    Krylov,
+    LocalPower,
+    Prior,
+    Ssi,
+    Uda,
+    Wda,
+)
+from fedspan.channel import Channel, delta, only, pack, quantize
 from fedspan.checkpoint import Checkpoint
-from fedspan.engines.inprocess import InProcess, named
+from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError, nearest
-from fedspan.federation.data import Table, open_table
-from fedspan.federation.schema import Schema, agreed_schema
+from fedspan.estimators.auto import Auto, Problem
+from fedspan.federation.clients import open_clients
+from fedspan.federation.participation import Participation
+from fedspan.federation.schema import Schema
 from fedspan.ledger import Ledger, Note
 from fedspan.protocol import Server
 from fedspan.run import Info, Result, run
 
-SOLVERS: dict[str, Callable[[], Server[Any]]] = {"gram": Gram, "krylov": Krylov, "ssi": Ssi}
+SOLVERS: dict[str, Callable[[], Server[Any]]] = {
+    "gram": Gram, "krylov": Krylov, "davidson": Davidson, "ssi": Ssi, "localpower": LocalPower,
+    "fedpower": FedPower, "uda": Uda, "wda": Wda, "drsvd": DrSvd,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,89 +43,108 @@ class Request:
     """What is asked of a spectral solver, in the estimators' words."""
 
     n_components: int
-    solver: str | Server[Any]
+    solver: str | Auto | Server[Any]
     center: bool
     scale: bool
     tol: float
     max_rounds: int
+    local_steps: int | None
     bits: int | str | None
+    participation: Participation | None
+    privacy: Any
+    secure: bool
+    prior: Prior | None = None
 
 
 def checked(request: Request, schema: Schema) -> Request:
     """The request, if it makes sense for data of that schema."""
     k, d = request.n_components, schema.n_features
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= d:
+    if not _whole(k) or not 1 <= k <= d:
         raise InputError(f"need n_components to be an integer from 1 to the {d} features, got {k!r}")
     if not isinstance(request.tol, int | float | np.floating) or not 0 <= request.tol < 1:
         raise InputError(f"need tol from 0 (run all rounds) to below 1, got {request.tol!r}")
-    if isinstance(request.max_rounds, bool) or not isinstance(request.max_rounds, int) or request.max_rounds < 1:
+    if not _whole(request.max_rounds) or request.max_rounds < 1:
         raise InputError(f"need max_rounds to be an integer of at least 1, got {request.max_rounds!r}")
-    return replace(request, n_components=int(k))
+    if request.local_steps is not None and (not _whole(request.local_steps) or request.local_steps < 1):
+        raise InputError(f"need local_steps to be an integer of at least 1, got {request.local_steps!r}")
+    if request.participation is not None and not isinstance(request.participation, Participation):
+        raise InputError(f"need participation to be a fedspan.Participation, got {request.participation!r}")
+    if request.privacy is not None or request.secure:
+        raise InputError("differential privacy and secure aggregation are not in this version yet; leave them out")
+    return replace(request, n_components=int(k), max_rounds=int(request.max_rounds))
 
 
-def choose(request: Request, schema: Schema) -> tuple[Server[Any], str]:
+def _whole(number: Any) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
+
+
+def choose(request: Request, schema: Schema, clients: int) -> tuple[Server[Any], str]:
     """The solver with the request's numbers in it, and one sentence on why it was taken."""
-    solver, why = request.solver, "asked for"
-    if solver == "auto":
-        d, k = schema.n_features, request.n_components
-        if d <= 2000:
-            solver = "gram"
-            why = f"d = {d} is small: one round of d(d+1)/2 = {d * (d + 1) // 2} numbers is the fastest exact way"
-        else:
-            solver = "krylov"
-            why = f"d = {d} is large: a few rounds of d·k = {d * k} numbers instead of one of {d * (d + 1) // 2}"
+    solver, why = request.solver, "it was asked for"
+    if solver == "auto" or isinstance(solver, Auto):
+        problem = Problem(
+            schema.n_features, request.n_components, clients, schema.rows,
+            request.participation is not None, request.local_steps is not None,
+        )  # fmt: skip
+        solver, why = (solver if isinstance(solver, Auto) else Auto()).choose(problem)
     if isinstance(solver, str):
         if solver not in SOLVERS:
             raise InputError(f"need a known solver, got {solver!r}; {nearest(solver, ['auto', *SOLVERS])}")
         solver = SOLVERS[solver]()
-    asked = {"k": request.n_components, "tol": request.tol, "center": request.center, "scale": request.scale}
     known = {f.name for f in fields(solver)}  # type: ignore[arg-type]
-    return replace(solver, **{k: v for k, v in asked.items() if k in known}), why  # type: ignore[type-var]
+    asked = {"k": request.n_components, "tol": request.tol, "center": request.center, "scale": request.scale}
+    asked |= _extras(request, solver, known)
+    return replace(solver, **{key: value for key, value in asked.items() if key in known}), why  # type: ignore[type-var]
+
+
+def _extras(request: Request, solver: Server[Any], known: set[str]) -> dict[str, Any]:
+    """What only some solvers can do; the others refuse it."""
+    name = type(solver).__name__.lower()
+    extras: dict[str, Any] = {}
+    if request.local_steps is not None:
+        steps = next((field for field in ("p", "q") if field in known), None)
+        if steps is None:
+            raise InputError(f"local_steps is for solver 'fedpower' and 'localpower', got {name!r}; leave it out")
+        extras[steps] = request.local_steps
+    if request.participation is not None:
+        if not isinstance(solver, FedPower):
+            raise InputError(
+                f"solver {name!r} needs every client's part of each sum: the sum over a subset answers another "
+                "problem; use solver='fedpower' for partial participation"
+            )
+        part = request.participation
+        extras |= {"count": part.count, "fraction": part.fraction, "scheme": part.scheme}
+    if request.prior is not None:
+        if not isinstance(solver, Krylov):
+            raise InputError(f"a warm start is for solver 'krylov' and 'davidson', got {name!r}; leave it out")
+        extras["prior"] = request.prior
+    if request.bits == "auto":
+        if not isinstance(solver, Krylov):
+            raise InputError(f"bits='auto' is for solver 'krylov' and 'davidson', got {name!r}; give a number of bits")
+        if request.tol < 1e-14:
+            raise InputError(f"need a tol above 1e-14 to choose the bits by, got {request.tol!r}; leave bits=None")
+        extras["rounded"] = True
+    return extras
 
 
 def channel_for(solver: Server[Any], bits: int | str | None) -> Channel:
-    """Both links with `bits` bits per number and a memory on both sides, where the solver's theory allows it."""
+    """Both links. A number of bits is a quantiser with memories on both sides, where the solver's theory allows it."""
+    if isinstance(solver, Krylov) and bits in (None, "auto"):
+        return Channel(up=pack(), down=pack())  # lossless: it packs what the solver itself has rounded
     if bits is None:
         return Channel()
-    if not isinstance(solver, Ssi):
-        raise InputError(f"bits={bits!r} is for solver='ssi', got {type(solver).__name__}; leave bits=None")
+    if not isinstance(solver, Ssi | LocalPower | FedPower):
+        hint = "use bits='auto'" if isinstance(solver, Krylov) else "leave bits=None"
+        raise InputError(f"bits={bits!r} is for iterates that settle (ssi, localpower, fedpower); {hint}")
     stage = delta(quantize(bits))  # type: ignore[arg-type]
     return Channel(up=only(["Y"], stage), down=only(["Z"], stage))
-
-
-def open_clients(clients: Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], Schema]:
-    """The clients' data by id, ready for an engine (files stay closed until they are needed), and their schema."""
-    if isinstance(clients, np.ndarray) or not isinstance(clients, Mapping | Sequence) or isinstance(clients, str):
-        raise InputError(
-            f"need a list or mapping with one entry per client, got one {type(clients).__name__}; "
-            "for a single client write fit([X])"
-        )
-    sources = dict(sorted(named(clients).items()))
-    kept: dict[str, Any] = {}
-
-    def tables() -> Any:
-        for name, source in sources.items():
-            try:
-                table = open_table(source() if callable(source) else source)
-            except InputError as error:
-                raise type(error)(f"client {name!r}: {error}") from error
-            lazy = callable(source) or isinstance(source, str) or hasattr(source, "__fspath__")
-            kept[name] = partial(_reopen, source) if lazy else table.X
-            yield name, table if not lazy else Table(np.empty((0, table.X.shape[1])), table.names)
-
-    schema = agreed_schema(tables())
-    return kept, schema
-
-
-def _reopen(source: Any) -> Any:
-    return open_table(source() if callable(source) else source).X
 
 
 def seed_from(random_state: Any) -> int:
     """A seed from what scikit-learn users give as random_state; from the operating system if they give nothing."""
     if random_state is None:
         return int(np.random.SeedSequence().entropy) % 2**63  # type: ignore[arg-type]
-    if isinstance(random_state, int | np.integer) and not isinstance(random_state, bool) and random_state >= 0:
+    if _whole(random_state) and random_state >= 0:
         return int(random_state)
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(2**63))
@@ -128,19 +162,19 @@ def solve(
     checkpoint: Any,
     seed: int,
     ledger: Ledger | None,
-    min_clients: int | None = None,
+    min_clients: int | None,
 ) -> tuple[Result[Any], Schema]:
     """Check, choose, run."""
     data, schema = open_clients(clients)
     request = checked(request, schema)
-    solver, why = choose(request, schema)
+    solver, why = choose(request, schema, len(data))
     channel = channel_for(solver, request.bits)
     ledger = ledger if ledger is not None else Ledger()
-    ledger.add(Note(f"solver {type(solver).__name__.lower()}: {why}; seed {seed}"))
+    ledger.add(Note(f"solver {type(solver).__name__.lower()}, because {why}; seed {seed}"))
     kept = checkpoint if checkpoint is None or isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     result = run(
         solver,
-        engine(data) if engine is not None else InProcess(data),
+        InProcess(data) if engine is None else engine(data) if callable(engine) else engine,
         rounds=request.max_rounds,
         seed=seed,
         channel=channel,

@@ -12,10 +12,14 @@ from fedspan.rng import Streams
 
 @dataclass(frozen=True)
 class Participation:
-    """A cohort per round, drawn uniformly without replacement: `fraction` of the clients, or `count` of them."""
+    """A cohort per round: `fraction` of the clients, or `count` of them.
+
+    `scheme` is FedPower's: 1 draws with replacement, larger clients more often; 2 uniformly without replacement.
+    """
 
     fraction: float | None = None
     count: int | None = None
+    scheme: int = 2
 
     def __post_init__(self) -> None:
         if (self.fraction is None) == (self.count is None):
@@ -25,8 +29,11 @@ class Participation:
         if self.count is not None and self.count < 1:
             raise InputError(f"need at least one client to take part, got count={self.count!r}")
 
+        if self.scheme not in (1, 2):
+            raise InputError(f"need scheme 1 (with replacement) or 2 (without), got {self.scheme!r}")
+
     def cohort(self, clients: Sequence[str], rng: Streams) -> tuple[str, ...]:
-        """The round's cohort, in the order of client ids."""
+        """A cohort for algorithms that leave it to the engine: uniform, without replacement, in the order of ids."""
         size = self.count if self.count is not None else max(1, math.ceil(self.fraction * len(clients)))  # type: ignore[operator]
         if size > len(clients):
             raise InputError(f"need a cohort of at most the {len(clients)} clients, got count={size}")

@@ -15,12 +15,14 @@ class Schema:
 
     n_features: int
     names: tuple[str, ...] | None
+    rows: int
 
 
 def agreed_schema(tables: Iterable[tuple[str, Table]]) -> Schema:
     """The common schema, or the first client that differs and where."""
-    first, d, names, named_by = "", -1, None, ""
+    first, d, rows, names, named_by = "", -1, 0, None, ""
     for client, table in tables:
+        rows += table.X.shape[0]
         if d < 0:
             first, d = client, table.X.shape[1]
         elif table.X.shape[1] != d:
@@ -33,7 +35,7 @@ def agreed_schema(tables: Iterable[tuple[str, Table]]) -> Schema:
                 names, named_by = table.names, client
             elif table.names != names:
                 raise InputError(_difference(names, table.names, named_by, client))
-    return Schema(d, names)
+    return Schema(d, names, rows)
 
 
 def _difference(names: tuple[str, ...], other: tuple[str, ...], first: str, client: str) -> str:

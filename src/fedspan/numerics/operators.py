@@ -7,6 +7,7 @@ are shifted in blocks that stay in the cache, sparse ones by rank-one correction
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +29,13 @@ def prefers_gram(n: int, d: int, columns: int) -> bool:
     return n > d and n * d * d + 5 * d * d * columns < 11 * n * d * columns
 
 
+def _mapping(A: Any) -> mmap.mmap | None:
+    """The memory map under C-ordered rows, if there is one and the system can be told to forget its pages."""
+    whole = isinstance(A, np.memmap) and A.flags.c_contiguous and hasattr(mmap, "MADV_DONTNEED")
+    under = getattr(A, "_mmap", None) if whole and A.mode == "r" else None
+    return under if isinstance(under, mmap.mmap) else None
+
+
 class Rows:
     """The rows of one client: sums, squares, products with M and M itself, for a given shift and scale."""
 
@@ -35,6 +43,8 @@ class Rows:
         self.A = A.tocsr() if sp.issparse(A) else A
         self.n, self.d = A.shape
         self.sparse = sp.issparse(A)
+        self._map = _mapping(self.A)
+        self._origin = np.frombuffer(self._map, dtype=np.uint8).ctypes.data if self._map else 0
         self._gram: tuple[Array | None, Array | None, Array] | None = None
 
     def _blocks(self, mu: Array | None, entries: int) -> Iterator[Array]:
@@ -43,12 +53,23 @@ class Rows:
         if mu is None and self.A.dtype == np.float64:
             for start in range(0, self.n, step):
                 yield self.A[start : start + step]
+                self._forget(start, start + step)
             return
         buffer = np.empty((min(step, self.n), self.d))
         shift = np.zeros(self.d) if mu is None else mu
         for start in range(0, self.n, step):
             rows = self.A[start : start + step]
             yield np.subtract(rows, shift, out=buffer[: len(rows)], dtype=np.float64)
+            self._forget(start, start + step)
+
+    def _forget(self, start: int, stop: int) -> None:
+        """Hand the pages of memory-mapped rows back, so that a file larger than memory is read, not gathered."""
+        if self._map is None:
+            return
+        stride, first = self.A.strides[0], self.A.ctypes.data - self._origin
+        page = mmap.ALLOCATIONGRANULARITY
+        low, high = (first + start * stride) // page * page, first + min(stop, self.n) * stride
+        self._map.madvise(mmap.MADV_DONTNEED, low, high - low)
 
     def sums(self) -> Array:
         """Σ a over the rows, (d,)."""

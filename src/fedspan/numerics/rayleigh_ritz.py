@@ -31,20 +31,33 @@ def rayleigh_ritz(Q: Array, AQ: Array, k: int) -> Ritz:
     return Ritz(theta, S, R - Q @ (Q.T @ R))
 
 
-def extend(Q: Array, AQ: Array, V: Array, Y: Array, drop: float = 1e-10) -> tuple[Array, Array]:
-    """(Q, AQ) with the new directions of V added, where Y = M V: the same linear map is applied to both.
+def appended(Q: Array, U: Array, room: int) -> Array:
+    """[Q U], in a buffer with room for `room` columns that Q may already be a part of: then nothing is copied.
 
-    Columns that V adds nothing to are dropped (a pivoted QR shows them); Gram-Schmidt runs twice, which is enough.
+    The columns of Q are not touched, so an older view of the same buffer stays what it was.
     """
-    size = np.linalg.norm(V, axis=0)
-    V, Y = V / np.where(size > 0, size, 1.0), Y / np.where(size > 0, size, 1.0)
+    (d, m), w = Q.shape, U.shape[1]
+    buffer = Q.base
+    if not isinstance(buffer, np.ndarray) or buffer.shape != (d, room) or m + w > room:
+        buffer = np.empty((d, max(room, m + w)), order="F")
+        buffer[:, :m] = Q
+    buffer[:, m : m + w] = U
+    return buffer[:, : m + w]
+
+
+def extension(Q: Array, V: Array, drop: float = 1e-10) -> tuple[Array, Array]:
+    """New orthonormal columns U from V that stand on Q, and the map L with U = [Q V] L: M U = [MQ MV] L by linearity.
+
+    Columns that V adds nothing to are dropped (a pivoted QR shows them). Gram-Schmidt runs twice, which is enough.
+    """
+    m, size = Q.shape[1], np.linalg.norm(V, axis=0)
+    U = V / np.where(size > 0, size, 1.0)
+    L = np.vstack([np.zeros((m, V.shape[1])), np.diag(1.0 / np.where(size > 0, size, 1.0))])
     for _ in range(2):
-        H = Q.T @ V
-        V, Y = V - Q @ H, Y - AQ @ H
-        U, R, pivot = scipy.linalg.qr(V, mode="economic", pivoting=True)
+        H = Q.T @ U
+        U, L = U - Q @ H, np.vstack([L[:m] - H, L[m:]])
+        U, R, pivot = scipy.linalg.qr(U, mode="economic", pivoting=True)
         keep = int(np.sum(np.abs(np.diagonal(R)) > drop))
-        if keep == 0:
-            return Q, AQ
-        V = U[:, :keep]
-        Y = scipy.linalg.solve_triangular(R[:keep, :keep], Y[:, pivot[:keep]].T, trans="T").T
-    return np.hstack([Q, V]), np.hstack([AQ, Y])
+        U = U[:, :keep]
+        L = scipy.linalg.solve_triangular(R[:keep, :keep], L[:, pivot[:keep]].T, trans="T").T
+    return U, L

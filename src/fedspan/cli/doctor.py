@@ -1,0 +1,71 @@
+"""What this machine has: versions, BLAS, threads, and what each optional extra would give."""
+
+from __future__ import annotations
+
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
+
+import scipy.linalg  # noqa: F401 - loaded so that its BLAS is seen
+import threadpoolctl
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedspan import __version__
+from fedspan.engines.inprocess import cores
+
+_GIVES = {
+    "deep": "deep GCCA (torch networks)",
+    "privacy": "privacy accounting, secure aggregation",
+    "data": "Parquet, Arrow and database clients",
+    "report": "interactive charts in reports",
+    "flare": "federations over a network (NVIDIA FLARE)",
+}
+
+
+def examine(console: Console) -> None:
+    """Print two tables: what runs, and what could be added."""
+    here = Table("what", "here", title="This machine", title_justify="left")
+    for what, value in _core().items():
+        here.add_row(what, value)
+    console.print(here)
+    extras = Table(
+        "extra",
+        "gives",
+        "installed",
+        title="Extras: this version uses data, later ones the others",
+        title_justify="left",
+    )
+    extras.add_column("to add it", no_wrap=True)
+    for extra, gives in _GIVES.items():
+        missing = _missing(extra)
+        add = escape(f"pip install 'fedspan[{extra}]'")  # or rich would read the brackets as markup
+        extras.add_row(extra, gives, f"no ({', '.join(missing)})" if missing else "yes", add if missing else "")
+    console.print(extras)
+
+
+def _core() -> dict[str, str]:
+    names = ("numpy", "scipy", "scikit-learn", "safetensors")
+    pools = [p for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"]
+    blas = {f"{p['internal_api']} {p['version']}, {p['num_threads']} threads" for p in pools}
+    return {
+        "fedspan": __version__,
+        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        **{name: version(name) for name in names},
+        "BLAS": "; ".join(sorted(blas)) or "unknown",
+        "cores": f"{cores()} for this process",
+    }
+
+
+def _missing(extra: str) -> list[str]:
+    """The packages of an extra that are not installed."""
+    missing = []
+    for line in requires("fedspan") or ():
+        name = re.match(r"[\w.-]+", line)
+        if name and re.search(rf"""extra == ['"]{extra}['"]""", line):
+            try:
+                version(name[0])
+            except PackageNotFoundError:
+                missing.append(name[0])
+    return missing

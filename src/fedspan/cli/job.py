@@ -1,0 +1,233 @@
+"""The job file: TOML with one explicit schema, checked whole before anything runs, and written back as understood.
+
+What this version cannot do yet is refused, never ignored: a privacy table that has no effect would be a lie.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+from fedspan.errors import InputError, nearest
+
+TASKS = ("pca", "svd", "gcca", "personalized", "classifier", "vertical-classifier")
+
+_PLAIN = {bool, int, float, str, NoneType}  # what a job file can hold; other parameters are for Python code only
+_WRITTEN: dict[str, tuple[type, ...]] = {"solver": (str,), "random_state": (int,)}  # hints wider than a file's values
+_LEAST = {
+    "job.n_components": 1,
+    "job.max_rounds": 1,
+    "job.random_state": 0,
+    "run.checkpoint_every": 1,
+    "run.min_clients": 1,
+}
+
+_NOT_YET = {
+    "data.views": "views are for gcca, which is not in this version yet; give data.clients",
+    "privacy": "differential privacy comes in a later version; leave [privacy] out to run without it",
+    "secure.enabled": "secure aggregation comes in a later version; leave [secure] out to run without it",
+    "secure.threshold": "secure aggregation comes in a later version; leave [secure] out to run without it",
+    "run.timeout": "all clients are in this process and none can be late; it comes with federations, leave it out",
+}
+_SAYS = {
+    bool: "true or false", int: "an integer", float: "a number", str: "a string",
+    list: "a list of strings", dict: "a table name = path",
+}  # fmt: skip
+
+
+@cache
+def parameters() -> dict[str, tuple[type, ...]]:
+    """The estimator's parameters that [job] can hold, and their types: read off its constructor, so no drift.
+
+    `secure` has a table of its own.
+    """
+    from fedspan.estimators.pca import FederatedPCA
+
+    hints = get_type_hints(FederatedPCA.__init__)
+    kinds = {name: get_args(hints[name]) or (hints[name],) for name in inspect.signature(FederatedPCA).parameters}
+    return {name: kind for name, kind in (kinds | _WRITTEN).items() if _PLAIN.issuperset(kind) and name != "secure"}
+
+
+def schema() -> dict[str, dict[str, tuple[type, ...]]]:
+    """Every table, every key, and the types of its values."""
+    return {
+        "job": {"task": (str,), **parameters()},
+        "data": {"clients": (list, dict), "views": (list, dict), "columns": (list,), "id": (str,), "label": (str,)},
+        "privacy": {"epsilon": (float,), "delta": (float,), "row_norm": (float,)},
+        "secure": {"enabled": (bool,), "threshold": (int,)},
+        "run": {"checkpoint_every": (int,), "timeout": (float,), "min_clients": (int,)},
+    }
+
+
+@dataclass(frozen=True)
+class Job:
+    """A checked job: the estimator's parameters, where each client's rows are, which columns count."""
+
+    parameters: Mapping[str, Any]
+    clients: Mapping[str, str]
+    columns: tuple[str, ...] | None = None
+    id: str | None = None
+    label: str | None = None
+    checkpoint_every: int = 1
+    min_clients: int | None = None
+
+    def sources(self) -> dict[str, Callable[[], Any]]:
+        """What opens each client's table, when it is needed."""
+        from fedspan.federation.data import open_table
+
+        drop = [name for name in (self.id, self.label) if name is not None]
+        return {n: partial(open_table, path, columns=self.columns, drop=drop) for n, path in self.clients.items()}
+
+    def resolved(self) -> Job:
+        """With every default written out and a seed drawn if there is none: what a resumed run must repeat."""
+        from fedspan.estimators.pca import FederatedPCA
+        from fedspan.estimators.spectral import seed_from
+
+        given = inspect.signature(FederatedPCA).parameters
+        full = {name: self.parameters.get(name, given[name].default) for name in parameters()}
+        full["random_state"] = seed_from(full["random_state"])
+        return replace(self, parameters=full)
+
+    def to_toml(self) -> str:
+        """The job as a file that `load` understands."""
+        data = {"columns": self.columns, "id": self.id, "label": self.label}
+        tables = {
+            "job": {"task": "pca", **self.parameters},
+            "run": {"checkpoint_every": self.checkpoint_every, "min_clients": self.min_clients},
+            "data": data,
+            "data.clients": self.clients,
+        }
+        lines = []
+        for name, table in tables.items():
+            rows = [f"{_key(k)} = {_toml(v)}" for k, v in table.items() if v is not None]  # TOML has no null
+            lines += ["", f"[{name}]", *rows] if rows else []
+        return "\n".join(lines[1:]) + "\n"
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Job:
+    """The job in a file, with `table.key=value` overrides; relative data paths are beside the file."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"need a job file, cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"need TOML in {path}: {error}") from None
+    for text in overrides:
+        _override(tree, text)
+    return parse(tree, path.resolve().parent)
+
+
+def parse(tree: dict[str, Any], beside: Path) -> Job:
+    """The job that a TOML document describes, or the first thing that is wrong with it."""
+    checked = {table: _table(table, value) for table, value in tree.items()}
+    job, data, run = (checked.get(table, {}) for table in ("job", "data", "run"))
+    task = job.pop("task", None)
+    if task not in TASKS:
+        hint = nearest(task, TASKS) if task else 'write task = "pca" in [job]'
+        raise InputError(f"need a task in job.task, got {task!r}; {hint}")
+    if task != "pca":
+        raise InputError(f"job.task = {task!r} is not in this version yet; this one has 'pca'")
+    if "clients" not in data:
+        raise InputError("need data.clients, got none; list one file per client, or a table name = path")
+    _check_solver(job)
+    columns = data.get("columns")
+    return Job(
+        job,
+        _clients(data["clients"], beside),
+        None if columns is None else tuple(columns),
+        data.get("id"),
+        data.get("label"),
+        run.get("checkpoint_every", 1),
+        run.get("min_clients"),
+    )
+
+
+def _table(table: str, value: Any) -> dict[str, Any]:
+    known = schema()
+    if table not in known:
+        raise InputError(f"need a known table in the job file, got {table!r}; {nearest(table, known)}")
+    if not isinstance(value, dict):
+        raise InputError(f"need [{table}] to be a table, got {value!r}")
+    if table in _NOT_YET:
+        raise InputError(f"[{table}]: {_NOT_YET[table]}")
+    return {key: _value(table, key, v, known[table]) for key, v in value.items()}
+
+
+def _value(table: str, key: str, value: Any, known: Mapping[str, tuple[type, ...]]) -> Any:
+    where = f"{table}.{key}"
+    if key not in known:
+        raise InputError(f"need a known key in [{table}], got {key!r}; {nearest(key, known)}")
+    kinds = known[key]
+    if type(value) is int and float in kinds and int not in kinds:
+        value = float(value)
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if type(value) not in kinds or not all(isinstance(item, str) for item in inside):
+        need = " or ".join(_SAYS[kind] for kind in kinds if kind in _SAYS)
+        raise InputError(f"need {where} to be {need}, got {value!r}")
+    if where in _LEAST and value < _LEAST[where]:
+        raise InputError(f"need {where} to be at least {_LEAST[where]}, got {value!r}")
+    if where in _NOT_YET and value is not False:  # `enabled = false` says how it is
+        raise InputError(f"{where}: {_NOT_YET[where]}")
+    return value
+
+
+def _check_solver(job: Mapping[str, Any]) -> None:
+    """A mistyped solver is told before gigabytes are read."""
+    from fedspan.estimators.spectral import SOLVERS
+
+    solver = job.get("solver", "auto")
+    if solver not in ("auto", *SOLVERS):
+        raise InputError(f"need a known job.solver, got {solver!r}; {nearest(solver, ['auto', *SOLVERS])}")
+
+
+def _clients(given: list[str] | dict[str, str], beside: Path) -> dict[str, str]:
+    """Absolute paths by client name; those of a list are named by their files if that tells them apart."""
+    from fedspan.engines.inprocess import named
+
+    if isinstance(given, list):
+        stems = [Path(path).stem for path in given]
+        given = dict(zip(stems, given, strict=True)) if len(set(stems)) == len(stems) else named(given)
+    return {name: path if "://" in path else str(beside / path) for name, path in named(given).items()}
+
+
+def _override(tree: dict[str, Any], text: str) -> None:
+    path, equals, value = text.partition("=")
+    *tables, key = (part.strip() for part in path.split("."))
+    if not equals or not tables or not all([*tables, key]):
+        raise InputError(f"need --set table.key=value, such as job.tol=1e-3, got {text!r}")
+    node: Any = tree
+    for table in tables:
+        node = node.setdefault(table, {})
+        if not isinstance(node, dict):
+            raise InputError(f"cannot --set {path}: {table!r} is not a table in the job file")
+    node[key] = _bare(value.strip())
+
+
+def _bare(text: str) -> Any:
+    """A TOML value; what is none is a plain string, so that a shell needs no second pair of quotes."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def _key(name: str) -> str:
+    return name if name.isascii() and name.replace("_", "a").isalnum() else _toml(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")  # JSON's escapes, and one more
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return repr(value)

@@ -1,0 +1,153 @@
+"""`fedspan`: the commands, and what becomes of their errors. A command imports what is heavy when it is called."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fedspan.errors import FedspanError, InputError
+
+
+class _Commands(TyperGroup):
+    """One place for errors: one sentence on stderr, and exit code 2 for wrong input, 1 for what failed."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (typer.Abort, BrokenPipeError):
+            raise
+        except KeyboardInterrupt as error:
+            problem: BaseException = error
+            text, code = "stopped", 1
+        except FedspanError as error:
+            problem = error
+            text, code = str(error), 2 if isinstance(error, InputError) else 1
+        except Exception as error:
+            if hasattr(error, "exit_code"):  # typer's own: a mistyped option, an early exit
+                raise
+            problem = error
+            text, code = f"{type(error).__name__}: {error}; for the traceback, add --debug after `fedspan`", 1
+        if ctx.params["debug"]:
+            traceback.print_exception(problem)
+        typer.echo(f"error: {' '.join(text.split())}", err=True)
+        raise typer.Exit(code)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Learn one model from data that must stay apart.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong input.",
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from fedspan import __version__
+
+        typer.echo(f"fedspan {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; default: one sentence.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Learn one model from data that must stay apart."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The run folder; a demo's own folder is replaced.")] = Path("demo-run"),
+) -> None:
+    """Federated PCA of real data, against the pooled answer; ends in a report."""
+    from fedspan.cli.demo import demo as show
+
+    show(out, _console())
+
+
+@app.command()
+def run(
+    job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job file.", show_default=False)],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="a.b=c", help="Override a key of the job file; may be repeated. Default: none."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new or empty run folder; default: runs/<job file>-<date-time>.")
+    ] = None,
+) -> None:
+    """Run a job file; leaves a run folder with model, ledger, checkpoint and report."""
+    from fedspan.cli.folder import RunFolder
+    from fedspan.cli.job import load
+    from fedspan.cli.runner import announce, execute
+
+    checked = load(job, set_ or ()).resolved()
+    place = out if out is not None else Path("runs") / f"{job.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    console, folder = _console(), RunFolder.create(place, checked)
+    announce(folder, console, execute(folder, checked, console, new=True))
+
+
+_Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", show_default=False)]
+
+
+@app.command()
+def resume(folder: _Folder) -> None:
+    """Go on with a run that was cut off, from its last complete round."""
+    from fedspan.cli.folder import RunFolder
+    from fedspan.cli.runner import announce, execute
+
+    place, job = RunFolder.find(folder)
+    if not place.model.exists():
+        console = _console()
+        announce(place, console, execute(place, job, console, new=False))
+        return
+    if not place.report.exists():  # cut off between the two
+        report(folder)
+    typer.echo(f"nothing to do: the run is complete, its model is {place.model}")
+
+
+@app.command()
+def report(folder: _Folder) -> None:
+    """Write report.html anew from what is in a run folder."""
+    from fedspan.cli.folder import RunFolder
+    from fedspan.cli.runner import rewrite_report
+
+    place, _ = RunFolder.find(folder)
+    rewrite_report(place)
+    typer.echo(f"report: {place.report}")
+
+
+@app.command()
+def doctor() -> None:
+    """Versions, BLAS, threads, what is installed, what is not and why it matters."""
+    from fedspan.cli.doctor import examine
+
+    examine(_console())
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+def main() -> None:
+    """The entry point."""
+    app(prog_name="fedspan")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""The report of a run: one HTML file that needs nothing else, made from the job, the ledger and the model."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import numpy as np
+
+from fedspan import __version__
+from fedspan.cli.progress import accuracy, count, duration, size
+from fedspan.cli.svg import bar_chart, line_chart, picture
+from fedspan.estimators.pca import FederatedPCA
+from fedspan.ledger import Exchange, Ledger
+
+_COMPONENTS, _LOADINGS, _PICTURES, _PIXELS, _CLIENTS = 6, 5, 12, 1024, 500  # how much is shown
+_ACCURACY = {"KKT": "KKT violation", "change": "change of the estimate"}
+_ROUNDING = 1e-16  # an error below this is rounding error, and is drawn here
+
+# What each task of the clients sends to the server, in words; a task that is not here is named as it is.
+_PRODUCTS = "products of its second-moment matrix with the server's blocks (enough of them give the matrix itself)"
+_LOCAL = "its estimate after local steps, and its share of the variances"
+_RELEASES = {
+    "count": "its number of rows and its column sums",
+    "size": "its number of rows",
+    "spread": "its column sums of squares around the common mean",
+    "settle": "its number of rows and columns, and its total sum of squares",
+    "gram": "its whole second-moment matrix",
+    "multiply": _PRODUCTS,
+    "multiply_on_grid": _PRODUCTS + ", rounded",
+    "iterate": _LOCAL,
+    "iterate_aligned": _LOCAL,
+    "show": "of the largest client, its own basis after local steps",
+    "span": "the leading eigenvectors of its own second-moment matrix",
+    "weigh": "the leading eigenvectors and variances of its own second-moment matrix",
+    "leading": "the leading eigenvectors of its own second-moment matrix, rounded",
+}
+
+_STYLE = """
+:root { color-scheme: light dark; --paper: #fbfbfa; --card: #fff; --ink: #1d2126; --soft: #5c6570; --rule: #e1e4e8;
+  --blue: #2563b8; --orange: #c2570c; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --card: #1c2024; --ink: #e6e8ea; --soft: #9aa4ae;
+  --rule: #31373d; --blue: #6ea8f0; --orange: #f0a060; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 1080px; padding: 24px 16px 48px; background: var(--paper); color: var(--ink);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; margin: 0 0 4px; } h2 { font-size: 1.1rem; margin: 32px 0 8px; }
+p { margin: 0 0 12px; max-width: 75ch; } .soft, figcaption { color: var(--soft); font-size: .9rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(136px, 1fr)); gap: 8px; margin: 16px 0; }
+.figures div, figure, .table { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; }
+.figures div { padding: 8px 12px; } .figures dt { color: var(--soft); font-size: .82rem; }
+.figures dd { margin: 0; font-size: 1.1rem; font-variant-numeric: tabular-nums; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(320px, 100%), 1fr)); gap: 12px; }
+figure { margin: 0; padding: 12px; } figcaption { margin-bottom: 6px; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(84px, 1fr)); gap: 8px; }
+.pictures figure { padding: 8px; text-align: center; } .pictures figcaption { margin: 4px 0 0; }
+svg { display: block; width: 100%; height: auto; } svg.chart { max-width: 520px; margin: 0 auto; }
+svg text { fill: var(--soft); font: 13.5px system-ui, sans-serif; font-variant-numeric: tabular-nums; }
+.grid { stroke: var(--rule); } .axis { stroke: var(--soft); } .level { stroke: var(--soft); stroke-dasharray: 5 4; }
+.line { fill: none; stroke: var(--blue); stroke-width: 2; stroke-linejoin: round; }
+.dot { fill: var(--blue); stroke: var(--card); stroke-width: 1.5; } .bar { fill: var(--blue); }
+.above { fill: var(--blue); } .below { fill: var(--orange); }
+.table { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: 6px 12px; border-bottom: 1px solid var(--rule); vertical-align: top; }
+tr:last-child td { border-bottom: 0; } th { color: var(--soft); font-weight: 500; font-size: .85rem; }
+.number { text-align: right; white-space: nowrap; } td:first-child { white-space: nowrap; }
+.keep { white-space: nowrap; display: inline-block; margin-right: 12px; }
+@media (max-width: 560px) { th, td { padding: 5px 7px; } table { font-size: .84rem; } }
+ul { padding-left: 20px; margin: 0 0 12px; } li { max-width: 85ch; overflow-wrap: anywhere; }
+pre { overflow-x: auto; background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 12px;
+  font: 13px/1.45 ui-monospace, monospace; }
+"""
+
+
+def render(job: str, ledger: Ledger, model: FederatedPCA) -> str:
+    """The whole page. `job` is the text of job.toml."""
+    summary = (
+        f"{len(model.components_)} principal components of {model.n_samples_:,} rows with {model.n_features_in_:,} "
+        f"features at {count(model.n_clients_, 'client')}, found by {solver_name(model, ledger)} in "
+        f"{count(model.n_rounds_, 'round')}; they explain {model.explained_variance_ratio_.sum():.1%} of the variance."
+    )
+    parts = [
+        f"<h1>Federated PCA</h1><p>{escape(summary)}</p>",
+        _figures(_key_figures(ledger, model)),
+        f"<p><strong>Privacy:</strong> {escape(privacy(ledger))}</p>",
+        "<h2>Convergence</h2>", _convergence(ledger, model),
+        "<h2>Components</h2>", _components(model),
+        "<h2>Clients</h2>", _clients(ledger),
+        "<h2>Notes</h2>", _notes(ledger.notes),
+        f"<h2>The job</h2><p>Seed {model.seed_}.</p><pre>{escape(job)}</pre>",
+        f'<p class="soft">Written by fedspan {escape(__version__)} from job.toml, ledger.jsonl and '
+        "model.safetensors in this folder. Bytes are those of the encoded messages; what was sent twice counts twice."
+        "</p>",
+    ]  # fmt: skip
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>fedspan report</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+    )
+
+
+def outcome(model: FederatedPCA) -> str:
+    """How the run ended, in words."""
+    if model.converged_:
+        return "converged"
+    return "stopped before tol was met" if model.tol > 0 else "all rounds run (tol = 0)"
+
+
+def privacy(ledger: Ledger) -> str:
+    """What protects the rows, and what does not. Nothing better than the truth."""
+    tasks = dict.fromkeys(e.task for e in ledger.events if isinstance(e, Exchange))
+    seen = dict.fromkeys(_RELEASES.get(task, f"the arrays of the task {task!r}") for task in tasks)
+    epsilon = ledger.epsilon(0.5)
+    guarantee = "no differential privacy: epsilon is infinite" if math.isinf(epsilon) else f"epsilon {epsilon:g}"
+    return (
+        f"{guarantee}; no secure aggregation. The rows stayed with the clients; the server saw of each client: "
+        f"{'; '.join(seen) or 'nothing'}."
+    )
+
+
+def solver_name(model: FederatedPCA, ledger: Ledger) -> str:
+    """The solver that ran: "auto" is resolved by the note that the estimator left."""
+    chosen = [found[1] for note in ledger.notes if (found := re.match(r"solver (\w+)\b", note))]
+    return chosen[-1] if chosen else str(model.solver)
+
+
+def _key_figures(ledger: Ledger, model: FederatedPCA) -> dict[str, str]:
+    last = (ledger.history() or [{}])[-1]
+    figures = {
+        "rounds": str(model.n_rounds_),
+        "exchanges": str(ledger.exchanges),
+        "bytes up": size(ledger.bytes_up),
+        "bytes down": size(ledger.bytes_down),
+        "time": duration(ledger.seconds),
+        "samples": f"{model.n_samples_:,}",
+        "clients": f"{model.n_clients_:,}",
+        "features": f"{model.n_features_in_:,}",
+        "outcome": outcome(model),
+    }
+    label, error = accuracy(last)
+    if not math.isnan(error):
+        figures[_ACCURACY[label]] = f"{error:.2e}" if error >= _ROUNDING else f"below {_ROUNDING:g}"
+    if "gap" in last:  # θ_k - θ_{k+1}, as a share of θ_k: near 0, the last component is hardly determined
+        theta = model.explained_variance_[-1] * (model.n_samples_ - 1)
+        figures["gap after the last"] = f"{last['gap'] / theta:.1%}" if theta > 0 else "0 %"
+    return figures
+
+
+def _convergence(ledger: Ledger, model: FederatedPCA) -> str:
+    rows = {int(row["round"]): row for row in ledger.history() if row["round"] > 0}  # of a repeated round, the last
+    label = accuracy(rows[max(rows)])[0] if rows else "KKT"
+    course = {r: row for r, row in sorted(rows.items()) if accuracy(row)[0] == label and accuracy(row)[1] < math.inf}
+    if len(course) < 2:
+        return "<p>One round: there is no course to draw.</p>"
+    errors = [max(accuracy(row)[1], _ROUNDING) for row in course.values()]
+    sent = [row["bytes_up"] + row["bytes_down"] for row in course.values()]
+    what = _ACCURACY[label]
+    by_round = line_chart(list(course), errors, f"{what} by round", "round", model.tol, bytes_=False)
+    by_bytes = line_chart(sent, errors, f"{what} by bytes", "bytes sent, up and down", model.tol, bytes_=True)
+    left, right = _figure(f"{what}, by round", by_round), _figure(f"{what}, by bytes on the wire", by_bytes)
+    return f'<div class="charts">{left}{right}</div>'
+
+
+def _components(model: FederatedPCA) -> str:
+    ratio = model.explained_variance_ratio_
+    scree = _figure(
+        "Explained variance of each component, in percent of all",
+        bar_chart(ratio.tolist(), "Explained variance", "component"),
+    )
+    d = model.n_features_in_
+    names: Sequence[str] = [str(n) for n in getattr(model, "feature_names_in_", [f"column {i}" for i in range(d)])]
+    rows = []
+    for i, component in enumerate(model.components_[:_COMPONENTS]):
+        top = np.argsort(-np.abs(component), kind="stable")[:_LOADINGS]
+        loadings = " ".join(f'<span class="keep">{component[j]:+.2f} {escape(names[j])}</span>' for j in top)
+        rows.append([str(i + 1), f"{ratio[i]:.2%}", f"{ratio[: i + 1].sum():.2%}", _Html(loadings)])
+    table = _table(["no.", "variance", "so far", "largest loadings"], rows, numbers={1, 2})
+    return f'<div class="charts">{scree}</div>{_pictures(model)}<h2>Largest loadings</h2>{table}'
+
+
+def _pictures(model: FederatedPCA) -> str:
+    """Components as pictures, where the features are pixels of a square: so named, or without names."""
+    side = math.isqrt(model.n_features_in_)
+    names = getattr(model, "feature_names_in_", ["pixel"])
+    pixels = all(str(name).startswith("pixel") for name in names)
+    if side**2 != model.n_features_in_ or not 16 <= model.n_features_in_ <= _PIXELS or not pixels:
+        return ""
+    figures = (
+        f"<figure>{picture(component.tolist(), side, f'component {i + 1}')}<figcaption>{i + 1}</figcaption></figure>"
+        for i, component in enumerate(model.components_[:_PICTURES])
+    )
+    caption = f"The same components as pictures of {side} by {side}: blue above zero, orange below."
+    return f'<p class="soft" style="margin-top:12px">{caption}</p><div class="pictures">{"".join(figures)}</div>'
+
+
+def _clients(ledger: Ledger) -> str:
+    up, down, asked, answered = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    seconds: dict[str, float] = {}
+    for event in ledger.events:
+        if isinstance(event, Exchange):
+            lists = zip(event.clients, event.bytes_up, event.bytes_down, event.seconds, strict=True)
+            for client, u, d, s in lists:
+                up[client] += u
+                down[client] += d
+                seconds[client] = seconds.get(client, 0.0) + s
+                asked[client] += 1
+                answered[client] += client not in event.missing
+    rows = [
+        [c, size(up[c]), size(down[c]), duration(seconds[c]), f"{answered[c]} of {asked[c]}"]
+        for c in sorted(seconds)[:_CLIENTS]
+    ]
+    more = f"<p>And {len(seconds) - _CLIENTS:,} more, in ledger.jsonl.</p>" if len(seconds) > _CLIENTS else ""
+    head = ["client", "up", "down", "time", "answered"]
+    return _table(head, rows, numbers={1, 2, 3, 4}) + more
+
+
+def _notes(notes: Iterable[str]) -> str:
+    items = (f"<li>{escape(note)}{f' (×{n})' if n > 1 else ''}</li>" for note, n in Counter(notes).items())
+    return f"<ul>{''.join(items)}</ul>"
+
+
+class _Html(str):
+    """Text that is already escaped."""
+
+
+def _figures(figures: dict[str, str]) -> str:
+    items = (f"<div><dt>{escape(label)}</dt><dd>{escape(text)}</dd></div>" for label, text in figures.items())
+    return f'<dl class="figures">{"".join(items)}</dl>'
+
+
+def _figure(caption: str, svg: str) -> str:
+    return f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int]) -> str:
+    def cell(tag: str, column: int, text: str) -> str:
+        kind = ' class="number"' if column in numbers else ""
+        return f"<{tag}{kind}>{text if isinstance(text, _Html) else escape(text)}</{tag}>"
+
+    lines = ["".join(cell("th", i, text) for i, text in enumerate(head))]
+    lines += ["".join(cell("td", i, text) for i, text in enumerate(row)) for row in rows]
+    return f'<div class="table"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>'

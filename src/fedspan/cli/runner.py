@@ -1,0 +1,107 @@
+"""One run in one run folder, from wherever it stands to its model and its report."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import warnings
+from datetime import datetime
+from importlib.metadata import version
+
+from rich.console import Console
+
+from fedspan import __version__
+from fedspan.checkpoint import Checkpoint
+from fedspan.cli.folder import RunFolder
+from fedspan.cli.job import Job
+from fedspan.cli.progress import Progress, count, duration, say, size
+from fedspan.cli.report import outcome, render
+from fedspan.errors import FedspanError, InputError
+from fedspan.estimators.pca import FederatedPCA
+from fedspan.files import write_whole
+from fedspan.ledger import Ledger, Note
+
+
+def execute(folder: RunFolder, job: Job, console: Console, *, new: bool) -> FederatedPCA:
+    """Fit, save the model, write the report. Wrong input leaves things as they were: a `new` folder goes again."""
+    with folder.locked():
+        before = folder.ledger.read_bytes() if folder.ledger.exists() else None
+        ledger = Ledger(folder.ledger)
+        exchanges = ledger.exchanges
+        try:
+            model = _fit(folder, job, console, ledger)
+            model.save(folder.model)
+            write_report(folder, ledger, model)
+        except KeyboardInterrupt:
+            raise FedspanError(f"stopped; go on with: {command('resume', folder)}") from None
+        except Exception as error:
+            ledger.close()
+            untouched = ledger.exchanges == exchanges
+            if new and (untouched or (isinstance(error, InputError) and not folder.checkpoint.exists())):
+                folder.undo()
+            elif untouched:
+                _restore(folder, before)
+            raise
+        finally:
+            ledger.close()
+    return model
+
+
+def announce(folder: RunFolder, console: Console, model: FederatedPCA) -> None:
+    """How it ended, and where things are."""
+    ledger = model.ledger_
+    say(
+        console,
+        f"done: {count(model.n_rounds_, 'round')}, {outcome(model)}, {size(ledger.bytes_up)} up, "
+        f"{size(ledger.bytes_down)} down, {duration(ledger.seconds)}",
+    )
+    say(console, f"model:  {folder.model}")
+    say(console, f"report: {folder.report}")
+
+
+def write_report(folder: RunFolder, ledger: Ledger, model: FederatedPCA) -> None:
+    """Replace report.html."""
+    write_whole(folder.report, render(folder.job.read_text(encoding="utf-8"), ledger, model))
+
+
+def rewrite_report(folder: RunFolder) -> None:
+    """The report of a complete run, from its files alone."""
+    if not folder.model.exists():
+        raise InputError(f"need a complete run, {folder.path} has no model yet; do: {command('resume', folder)}")
+    with folder.locked():
+        ledger = Ledger(folder.ledger)
+        ledger.close()
+        write_report(folder, ledger, FederatedPCA.load(folder.model))
+
+
+def command(name: str, folder: RunFolder) -> str:
+    """A command line to copy."""
+    return f"fedspan {name} {shlex.quote(str(folder.path))}"
+
+
+def versions() -> str:
+    """What computed this."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "scikit-learn"))
+    return f"fedspan {__version__}, {packages}, Python {platform.python_version()}"
+
+
+def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> FederatedPCA:
+    """The fit itself. Its warnings become notes of the ledger, and single lines."""
+    ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
+    model = FederatedPCA(**job.parameters, checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        with Progress(console, ledger, model.max_rounds, model.tol) as progress:
+            model.set_params(callback=progress).fit(job.sources(), min_clients=job.min_clients, ledger=ledger)
+    for text in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)):
+        ledger.add(Note(f"warning: {text}"))
+        say(Console(stderr=True), f"warning: {text}")
+    return model
+
+
+def _restore(folder: RunFolder, before: bytes | None) -> None:
+    """The ledger as it was: a refused resumption is no part of the run."""
+    if before is None:
+        folder.ledger.unlink()
+    else:
+        write_whole(folder.ledger, before)

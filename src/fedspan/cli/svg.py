@@ -1,0 +1,108 @@
+"""Drawings for the report, as SVG text without scripts. Colours are classes, so that light and dark both work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+from fedspan.cli.progress import size
+
+_W, _H = 440, 260  # of a chart; the page scales it
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 14, 40
+
+
+def line_chart(
+    xs: Sequence[float], ys: Sequence[float], title: str, x_label: str, level: float, *, bytes_: bool
+) -> str:
+    """y (above 0, on a log scale) against x, with a dashed line at `level` if that is above 0."""
+    shown = [*ys, level] if level > 0 else list(ys)
+    low, high = math.floor(math.log10(min(shown))), math.ceil(math.log10(max(shown)))
+    high = max(high, low + 1)
+    x_low, x_high = (0.0, max(xs)) if bytes_ else (min(xs), max(xs))
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = (x - x_low) / ((x_high - x_low) or 1.0)
+        up = (math.log10(y) - low) / (high - low)
+        return _LEFT + across * (_W - _LEFT - _RIGHT), _H - _BOTTOM - up * (_H - _TOP - _BOTTOM)
+
+    parts = []
+    for power in range(low, high + 1, max(1, math.ceil((high - low) / 6))):
+        _, y = at(x_low, 10.0**power)
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_text(_LEFT - 8, y + 4, f"1e{power}" if power else "1", "end"))
+    parts += [
+        _text(at(x, 10.0**low)[0], _H - _BOTTOM + 18, size(x) if bytes_ else f"{x:g}", "middle")
+        for x in _ticks(x_low, x_high, whole=not bytes_)
+    ]
+    parts.append(_text((_LEFT + _W - _RIGHT) / 2, _H - 4, x_label, "middle"))
+    if level > 0:
+        _, y = at(x_low, level)
+        parts.append(f'<line class="level" x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_text(_LEFT + 6, y - 6, f"tol {level:g}", "start"))
+    points = [at(x, y) for x, y in zip(xs, ys, strict=True)]
+    parts.append(f'<polyline class="line" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
+    if len(points) <= 60:  # more would be a thick line
+        for (x, y), value, where in zip(points, ys, xs, strict=True):
+            tip = f"{size(where) if bytes_ else f'round {where:g}'}: {value:.2e}"
+            parts.append(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{tip}</title></circle>')
+    return _svg(_W, _H, title, parts, "chart")
+
+
+def bar_chart(values: Sequence[float], title: str, x_label: str) -> str:
+    """Shares from 0 to 1, one bar each, from a common zero."""
+    room = _W - _LEFT - _RIGHT
+    step = room / len(values)
+    gap = 2.0 if step > 6 else 0.0
+    top = max(values) or 1.0
+    height = _H - _TOP - _BOTTOM - 12
+    parts = []
+    for i, value in enumerate(values):
+        h = value / top * height
+        x, y = _LEFT + i * step, _H - _BOTTOM - h
+        tip = f"<title>component {i + 1}: {value:.2%}</title>"
+        parts.append(
+            f'<rect class="bar" x="{x:.1f}" y="{y:.1f}" width="{step - gap:.1f}" height="{h:.1f}">{tip}</rect>'
+        )
+        if len(values) <= 12:
+            parts.append(_text(x + (step - gap) / 2, y - 5, f"{100 * value:.3g}", "middle"))
+    parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{_H - _BOTTOM}" y2="{_H - _BOTTOM}"/>')
+    parts += [
+        _text(_LEFT + (number - 0.5) * step - gap / 2, _H - _BOTTOM + 18, f"{number:g}", "middle")
+        for number in (_ticks(1, len(values), whole=True) if len(values) > 1 else [1])
+    ]
+    parts.append(_text((_LEFT + _W - _RIGHT) / 2, _H - 4, x_label, "middle"))
+    parts.append(_text(_LEFT - 8, _H - _BOTTOM + 4, "0 %", "end"))
+    return _svg(_W, _H, title, parts, "chart")
+
+
+def picture(values: Sequence[float], side: int, title: str) -> str:
+    """A square grid of cells, row by row: one colour above zero, another below, stronger where larger."""
+    top = max(map(abs, values)) or 1.0
+    parts = []
+    for i, value in enumerate(values):
+        strength = abs(value) / top
+        if strength >= 0.01:
+            row, column = divmod(i, side)
+            sign = "above" if value > 0 else "below"
+            parts.append(f'<rect class="{sign}" x="{column}" y="{row}" width="1" height="1" opacity="{strength:.2f}"/>')
+    return _svg(side, side, title, parts, "picture")
+
+
+def _ticks(low: float, high: float, *, whole: bool) -> list[float]:
+    """About five round numbers from low to high."""
+    step = 10.0 ** math.floor(math.log10(max(high - low, 1e-300) / 4))
+    step *= next(m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= 5)
+    if whole:
+        step = max(1.0, step)
+    first = math.ceil(low / step) * step
+    return [first + i * step for i in range(int((high - first) / step + 1e-9) + 1)]
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _svg(width: int, height: int, title: str, parts: Sequence[str], kind: str) -> str:
+    label = escape(title)
+    return f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{"".join(parts)}</svg>'

@@ -1,0 +1,55 @@
+"""Truncated singular value decomposition of rows that stay at their clients: PCA without centering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fedspan.estimators.pca import FederatedPCA
+from fedspan.federation.participation import Participation
+from fedspan.run import Info
+
+
+class FederatedSVD(FederatedPCA):
+    """The leading right singular vectors of all clients' rows together.
+
+    As `FederatedPCA`, but nothing is taken off the rows: `components_` are the right singular vectors,
+    `singular_values_` their values, `transform(X)` is X·components_ᵀ (divided by `scale_` if scaling is asked for),
+    and `explained_variance_` is the second moment singular_values_²/(n-1), not a variance around the mean.
+    `solver="auto"` takes fedpower if `local_steps` or `participation` is set.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedspan import FederatedSVD
+    >>> A = np.random.default_rng(0).normal(size=(90, 4))
+    >>> svd = FederatedSVD(n_components=2, random_state=0).fit([A[:30], A[30:]])
+    >>> bool(np.allclose(svd.singular_values_, np.linalg.svd(A)[1][:2]))
+    True
+    """
+
+    center = False  # a constant of the class, not a parameter
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        solver: Any = "auto",
+        scale: bool = False,
+        tol: float = 1e-6,
+        max_rounds: int = 200,
+        local_steps: int | None = None,
+        bits: int | str | None = None,
+        participation: Participation | None = None,
+        privacy: Any = None,
+        secure: bool = False,
+        engine: Any = None,
+        callback: Callable[[Info], None] | None = None,
+        checkpoint: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            n_components, solver=solver, center=False, scale=scale, tol=tol, max_rounds=max_rounds,
+            local_steps=local_steps, bits=bits, participation=participation, privacy=privacy, secure=secure,
+            engine=engine, callback=callback, checkpoint=checkpoint, random_state=random_state,
+        )  # fmt: skip
