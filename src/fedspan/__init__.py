@@ -8,15 +8,21 @@
 array([0.925, 0.053])
 """
 
-from fedspan import algorithms, channel, engines, protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fedspan import channel, protocol
 from fedspan.channel import Channel
 from fedspan.errors import FedspanError, InputError
-from fedspan.estimators.auto import Auto
-from fedspan.estimators.pca import FederatedPCA
-from fedspan.estimators.svd import FederatedSVD
 from fedspan.federation.participation import Participation
 from fedspan.ledger import Ledger
 from fedspan.run import run
+
+if TYPE_CHECKING:
+    from fedspan import algorithms, engines
+    from fedspan.estimators.auto import Auto
+    from fedspan.estimators.pca import FederatedPCA
+    from fedspan.estimators.svd import FederatedSVD
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,3 +40,18 @@ __all__ = [
     "protocol",
     "run",
 ]
+
+# What needs scipy and scikit-learn is imported when first used: `fedspan --help` need not wait for them.
+_LATER = {"Auto": "auto", "FederatedPCA": "pca", "FederatedSVD": "svd"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("algorithms", "engines"):
+        return import_module(f"fedspan.{name}")
+    if name in _LATER:
+        return getattr(import_module(f"fedspan.estimators.{_LATER[name]}"), name)
+    raise AttributeError(f"module 'fedspan' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

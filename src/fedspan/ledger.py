@@ -66,6 +66,13 @@ class Ledger:
                 self.save(path)  # drops a last line that a crash cut short
             self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - kept open while the run goes on
 
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Ledger:
+        """The ledger in a file, which stays as it is."""
+        ledger = cls()
+        ledger.events = list(_read(Path(path)))
+        return ledger
+
     def add(self, event: Event) -> None:
         """Append, and hand the line to the operating system at once."""
         self.events.append(event)

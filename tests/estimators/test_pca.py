@@ -248,7 +248,7 @@ GOOD = np.arange(12.0).reshape(4, 3) ** 2
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        ({"a": GOOD, "b": bad(np.nan)}, r"client 'b': need finite numbers, got NaN or infinity in 1 entries of 1 of 4 rows"),
+        ({"a": GOOD, "b": bad(np.nan)}, r"client 'b': need finite numbers, got NaN or infinity in 1 entries of 1 of 4"),
         ({"a": GOOD, "b": bad(np.inf)}, r"client 'b': need finite numbers"),
         ({"a": GOOD, "b": np.empty((0, 3))}, r"client 'b': need at least one row and one column, got 0 rows"),
         ({"a": GOOD, "b": GOOD[:, :2]}, r"need 3 features as at client 'a', got 2 \(client 'b'\)"),
@@ -258,7 +258,7 @@ GOOD = np.arange(12.0).reshape(4, 3) ** 2
         ({"a": GOOD, "b": "nowhere.csv"}, r"client 'b': need a readable file, nowhere.csv is not there"),
         ({"a": GOOD, "b": object()}, r"client 'b': need an array, a sparse matrix, a table or a path, got object"),
         ([], "need at least one client, got none"),
-        (GOOD, r"need a list or mapping with one entry per client, got one ndarray; for a single client write fit\(\[X\]\)"),
+        (GOOD, r"need a list or mapping .* got one ndarray; for a single client write fit\(\[X\]\)"),
         ({"@a": GOOD}, "do not begin with '@'"),
         ([np.ones((4, 3))], "all rows are equal"),
         ([np.ones((1, 3))], "need"),

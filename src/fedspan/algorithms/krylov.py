@@ -41,8 +41,8 @@ class KrylovState:
     step: float  # Δ
     P: Array  # (d, p) the guess of M, no columns if there is none
     lam: Array  # (p,)
-    Q: Array  # (d, m)
-    AQ: Array  # (d, m)
+    Qt: Array  # (m, d) Qᵀ: rows can be added without copying those that are there
+    AQt: Array  # (m, d)
     noise: Array  # (m, m) how the columns' rounding errors hang together, in units of one rounded column
     next: Array  # (d, k) the next block; no columns if the span holds all there is
     Z: Array  # (d, k)
@@ -86,15 +86,16 @@ class Krylov(Server[KrylovState]):
         # Δ: the rounding errors of all clients make at most half of the violation that tol allows.
         step = 0.5 * self.tol * moments.trace / np.sqrt(moments.clients * d * self.k / 12) if self.rounded else 0.0
         return KrylovState(
-            moments, float(step), P, lam, nothing, nothing, np.zeros((0, 0)), V, V, np.zeros(self.k), np.inf, 0.0
+            moments, float(step), P, lam, nothing.T, nothing.T, np.zeros((0, 0)), V, V, np.zeros(self.k), np.inf, 0.0
         )
 
     def round(self, state: KrylovState, rng: Streams) -> Round[KrylovState]:
         k, trace = self.k, state.moments.trace or 1.0
         V, Y = yield from self._multiply(state)
-        U, L = extension(state.Q, V)
-        m, room = state.Q.shape[1], self.keep * k
-        Q, AQ = appended(state.Q, U, room), appended(state.AQ, state.AQ @ L[:m] + Y @ L[m:], room)
+        U, L = extension(state.Qt.T, V)
+        m, room = len(state.Qt), self.keep * k
+        Qt, AQt = appended(state.Qt, U.T, room), appended(state.AQt, L[:m].T @ state.AQt + L[m:].T @ Y.T, room)
+        Q, AQ = Qt.T, AQt.T
         noise = _carried(state.noise, L)
         theta, S, R = rayleigh_ritz(Q, AQ, k)
         Z, Sk = Q @ S[:, :k], S[:, :k]
@@ -105,11 +106,11 @@ class Krylov(Server[KrylovState]):
             R = corrections(R, theta[:k], state.P, state.lam)
             R -= Q @ (Q.T @ R)
             R *= trace / max(float(np.linalg.norm(R)), np.finfo(np.float64).tiny) if kkt > 0 else 0.0
-        if Q.shape[1] + k > room:  # thick restart
-            half = S[:, : self.keep * k // 2]
-            Q, AQ, noise = Q @ half, AQ @ half, half.T @ noise @ half
+        if len(Qt) + k > room:  # thick restart
+            half = S[:, : room // 2]
+            Qt, AQt, noise = half.T @ Qt, half.T @ AQt, half.T @ noise @ half
         return replace(
-            state, Q=Q, AQ=AQ, noise=noise, next=_directions(R, trace), Z=Z, theta=theta[:k], kkt=kkt, gap=gap
+            state, Qt=Qt, AQt=AQt, noise=noise, next=_directions(R, trace), Z=Z, theta=theta[:k], kkt=kkt, gap=gap
         )
 
     def _multiply(self, state: KrylovState) -> Round[tuple[Array, Array]]:

@@ -57,6 +57,8 @@ def measure(center: bool, scale: bool) -> Round[Moments]:
     d = int(settled.total["features"]) // clients
     if d * clients != int(settled.total["features"]):
         raise InputError("need the same number of features at all clients, got different ones")
+    if settled.total["energy"] == 0:
+        raise InputError("need data that vary, all rows are equal (after centering); there is no component")
     return Moments(
         n, shift.get("mean", np.zeros(d)), shift.get("scale", np.ones(d)), float(settled.total["energy"]), clients
     )

@@ -35,7 +35,7 @@ def demo(path: Path, console: Console) -> None:
     data = path.absolute() / "data"
     rows = {f"client-{i}": part for i, part in enumerate(np.split(X, cuts), 1)}
     options = {"n_components": _COMPONENTS, "solver": _SHOWN, "tol": 1e-9, "max_rounds": 1000, "random_state": 0}
-    job = Job(options, {name: str(data / f"{name}.csv") for name in rows}).resolved()
+    job = Job("pca", options, {name: str(data / f"{name}.csv") for name in rows}).resolved()
     folder = RunFolder.create(path, job, demo=True)
     data.mkdir(exist_ok=True)
     for name, part in rows.items():

@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from fedspan.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from fedspan import FederatedPCA
 
 TASKS = ("pca", "svd", "gcca", "personalized", "classifier", "vertical-classifier")
 
@@ -42,16 +45,22 @@ _SAYS = {
 }  # fmt: skip
 
 
+def estimator(task: str) -> type[FederatedPCA]:
+    """The estimator behind a task."""
+    from fedspan import FederatedPCA, FederatedSVD
+
+    return {"pca": FederatedPCA, "svd": FederatedSVD}[task]
+
+
 @cache
-def parameters() -> dict[str, tuple[type, ...]]:
+def parameters(task: str = "pca") -> dict[str, tuple[type, ...]]:
     """The estimator's parameters that [job] can hold, and their types: read off its constructor, so no drift.
 
     `secure` has a table of its own.
     """
-    from fedspan.estimators.pca import FederatedPCA
-
-    hints = get_type_hints(FederatedPCA.__init__)
-    kinds = {name: get_args(hints[name]) or (hints[name],) for name in inspect.signature(FederatedPCA).parameters}
+    kind = estimator(task)
+    hints = get_type_hints(kind.__init__)
+    kinds = {name: get_args(hints[name]) or (hints[name],) for name in inspect.signature(kind).parameters}
     return {name: kind for name, kind in (kinds | _WRITTEN).items() if _PLAIN.issuperset(kind) and name != "secure"}
 
 
@@ -68,8 +77,9 @@ def schema() -> dict[str, dict[str, tuple[type, ...]]]:
 
 @dataclass(frozen=True)
 class Job:
-    """A checked job: the estimator's parameters, where each client's rows are, which columns count."""
+    """A checked job: the task, the estimator's parameters, where each client's rows are, which columns count."""
 
+    task: str
     parameters: Mapping[str, Any]
     clients: Mapping[str, str]
     columns: tuple[str, ...] | None = None
@@ -87,11 +97,10 @@ class Job:
 
     def resolved(self) -> Job:
         """With every default written out and a seed drawn if there is none: what a resumed run must repeat."""
-        from fedspan.estimators.pca import FederatedPCA
         from fedspan.estimators.spectral import seed_from
 
-        given = inspect.signature(FederatedPCA).parameters
-        full = {name: self.parameters.get(name, given[name].default) for name in parameters()}
+        given = inspect.signature(estimator(self.task)).parameters
+        full = {name: self.parameters.get(name, given[name].default) for name in parameters(self.task)}
         full["random_state"] = seed_from(full["random_state"])
         return replace(self, parameters=full)
 
@@ -99,7 +108,7 @@ class Job:
         """The job as a file that `load` understands."""
         data = {"columns": self.columns, "id": self.id, "label": self.label}
         tables = {
-            "job": {"task": "pca", **self.parameters},
+            "job": {"task": self.task, **self.parameters},
             "run": {"checkpoint_every": self.checkpoint_every, "min_clients": self.min_clients},
             "data": data,
             "data.clients": self.clients,
@@ -132,13 +141,17 @@ def parse(tree: dict[str, Any], beside: Path) -> Job:
     if task not in TASKS:
         hint = nearest(task, TASKS) if task else 'write task = "pca" in [job]'
         raise InputError(f"need a task in job.task, got {task!r}; {hint}")
-    if task != "pca":
-        raise InputError(f"job.task = {task!r} is not in this version yet; this one has 'pca'")
+    if task not in ("pca", "svd"):
+        raise InputError(f"job.task = {task!r} is not in this version yet; this one has 'pca' and 'svd'")
+    foreign = next((key for key in job if key not in parameters(task)), None)
+    if foreign is not None:
+        raise InputError(f"job.{foreign} is not for task {task!r}; leave it out")
     if "clients" not in data:
         raise InputError("need data.clients, got none; list one file per client, or a table name = path")
     _check_solver(job)
     columns = data.get("columns")
     return Job(
+        task,
         job,
         _clients(data["clients"], beside),
         None if columns is None else tuple(columns),
@@ -189,7 +202,7 @@ def _check_solver(job: Mapping[str, Any]) -> None:
 
 def _clients(given: list[str] | dict[str, str], beside: Path) -> dict[str, str]:
     """Absolute paths by client name; those of a list are named by their files if that tells them apart."""
-    from fedspan.engines.inprocess import named
+    from fedspan.federation.clients import named
 
     if isinstance(given, list):
         stems = [Path(path).stem for path in given]

@@ -77,13 +77,14 @@ pre { overflow-x: auto; background: var(--card); border: 1px solid var(--rule); 
 
 def render(job: str, ledger: Ledger, model: FederatedPCA) -> str:
     """The whole page. `job` is the text of job.toml."""
+    title, noun = ("PCA", "principal components") if model.center else ("SVD", "right singular vectors")
     summary = (
-        f"{len(model.components_)} principal components of {model.n_samples_:,} rows with {model.n_features_in_:,} "
+        f"{len(model.components_)} {noun} of {model.n_samples_:,} rows with {model.n_features_in_:,} "
         f"features at {count(model.n_clients_, 'client')}, found by {solver_name(model, ledger)} in "
         f"{count(model.n_rounds_, 'round')}; they explain {model.explained_variance_ratio_.sum():.1%} of the variance."
     )
     parts = [
-        f"<h1>Federated PCA</h1><p>{escape(summary)}</p>",
+        f"<h1>Federated {title}</h1><p>{escape(summary)}</p>",
         _figures(_key_figures(ledger, model)),
         f"<p><strong>Privacy:</strong> {escape(privacy(ledger))}</p>",
         "<h2>Convergence</h2>", _convergence(ledger, model),

@@ -13,7 +13,7 @@ from rich.console import Console
 from fedspan import __version__
 from fedspan.checkpoint import Checkpoint
 from fedspan.cli.folder import RunFolder
-from fedspan.cli.job import Job
+from fedspan.cli.job import Job, estimator, load
 from fedspan.cli.progress import Progress, count, duration, say, size
 from fedspan.cli.report import outcome, render
 from fedspan.errors import FedspanError, InputError
@@ -69,9 +69,8 @@ def rewrite_report(folder: RunFolder) -> None:
     if not folder.model.exists():
         raise InputError(f"need a complete run, {folder.path} has no model yet; do: {command('resume', folder)}")
     with folder.locked():
-        ledger = Ledger(folder.ledger)
-        ledger.close()
-        write_report(folder, ledger, FederatedPCA.load(folder.model))
+        ledger = Ledger.read(folder.ledger)
+        write_report(folder, ledger, estimator(load(folder.job).task).load(folder.model))
 
 
 def command(name: str, folder: RunFolder) -> str:
@@ -88,7 +87,7 @@ def versions() -> str:
 def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> FederatedPCA:
     """The fit itself. Its warnings become notes of the ledger, and single lines."""
     ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
-    model = FederatedPCA(**job.parameters, checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
+    model = estimator(job.task)(**job.parameters, checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         with Progress(console, ledger, model.max_rounds, model.tol) as progress:

@@ -23,6 +23,7 @@ from fedspan.channel.stage import Channel
 from fedspan.engines.hub import Collector, Hub
 from fedspan.engines.serve import Site, explain
 from fedspan.errors import InputError
+from fedspan.federation.clients import named
 from fedspan.ledger import Exchange
 from fedspan.protocol import Arrays, Ask, Client, Replies, Server
 from fedspan.rng import rng_for
@@ -83,22 +84,6 @@ class InProcess:
 
     def start(self, server: Server[Any], channel: Channel, seed: int) -> _Session:
         return _Session(self, server, channel, seed)
-
-
-def named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-    """Clients by id: those of a list are numbered with leading zeros, so that the order of ids is their order."""
-    if isinstance(clients, Mapping):
-        out = {str(name): data for name, data in clients.items()}
-        if any(not name or name.startswith("@") for name in out):
-            raise InputError("need client names that are not empty and do not begin with '@'")
-        if len(out) < len(clients):
-            raise InputError("need client names that differ as text, got two alike")
-    else:
-        width = len(str(max(len(clients) - 1, 0)))
-        out = {f"{i:0{width}d}": data for i, data in enumerate(clients)}
-    if not out:
-        raise InputError("need at least one client, got none; give a list or a mapping with one entry per client")
-    return out
 
 
 class _Session:

@@ -153,13 +153,16 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         self.n_samples_, self.n_clients_, self.seed_ = moments.n, len(clients), seed
-        self.n_rounds_, self.converged_ = result.rounds, result.converged
+        self.n_rounds_ = result.rounds
+        # A solver may stop because it comes no further; converged is what met the tol, if the violation is known.
+        self.converged_ = result.converged and (self.tol == 0 or not state.kkt > self.tol)
         self.ledger_, self.history_ = result.ledger, result.ledger.history()
-        if not result.converged and self.tol > 0:
+        if not self.converged_ and self.tol > 0:
             reached = ", ".join(f"{name} {value:.2g}" for name, value in self.history_[-1].items() if name in _SHOWN)
             warnings.warn(
                 f"need tol={self.tol:g}, reached {reached} in {result.rounds} rounds; "
-                "raise max_rounds, or tol if this accuracy is enough",
+                + ("this solver comes no further: use krylov or gram" if result.converged else "raise max_rounds")
+                + ", or raise tol if this accuracy is enough",
                 ConvergenceWarning,
                 stacklevel=2,
             )
@@ -257,11 +260,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 def _basis(state: Any, Z: Array, theta: Array) -> tuple[Array, Array]:
     """All that the server knows of the spectrum, (m, d) and (m,): krylov has seen more than the k components."""
     total = state.moments.trace or 1.0
-    if not hasattr(state, "AQ") or state.Q.shape[1] == 0:
+    if not hasattr(state, "AQt") or len(state.Qt) == 0:
         return Z.T, theta / total
-    values, S, _ = rayleigh_ritz(state.Q, state.AQ, 1)
+    values, S, _ = rayleigh_ritz(state.Qt.T, state.AQt.T, 1)
     known = values > 0
-    return (state.Q @ S[:, known]).T, values[known] / total
+    return S[:, known].T @ state.Qt, values[known] / total
 
 
 def _square_distances(X: Any, mean: Array, scale: Array) -> Array:

@@ -8,10 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from fedspan.engines.inprocess import named
 from fedspan.errors import InputError
 from fedspan.federation.data import Table, open_table
 from fedspan.federation.schema import Schema, agreed_schema
+
+
+def named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """Clients by id: those of a list are numbered with leading zeros, so that the order of ids is their order."""
+    if isinstance(clients, Mapping):
+        out = {str(name): data for name, data in clients.items()}
+        if any(not name or name.startswith("@") for name in out):
+            raise InputError("need client names that are not empty and do not begin with '@'")
+        if len(out) < len(clients):
+            raise InputError("need client names that differ as text, got two alike")
+    else:
+        width = len(str(max(len(clients) - 1, 0)))
+        out = {f"{i:0{width}d}": data for i, data in enumerate(clients)}
+    if not out:
+        raise InputError("need at least one client, got none; give a list or a mapping with one entry per client")
+    return out
 
 
 def open_clients(clients: Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], Schema]:

@@ -29,6 +29,15 @@ def prefers_gram(n: int, d: int, columns: int) -> bool:
     return n > d and n * d * d + 5 * d * d * columns < 11 * n * d * columns
 
 
+def _canonical(A: Any) -> Any:
+    """Sparse rows in float64 (products of small integers would wrap around), each entry stored once."""
+    A = A.tocsr()
+    if not A.has_canonical_format:
+        A = A.copy()
+        A.sum_duplicates()
+    return A.astype(np.float64, copy=False)
+
+
 def _mapping(A: Any) -> mmap.mmap | None:
     """The memory map under C-ordered rows, if there is one and the system can be told to forget its pages."""
     whole = isinstance(A, np.memmap) and A.flags.c_contiguous and hasattr(mmap, "MADV_DONTNEED")
@@ -40,7 +49,7 @@ class Rows:
     """The rows of one client: sums, squares, products with M and M itself, for a given shift and scale."""
 
     def __init__(self, A: Any) -> None:
-        self.A = A.tocsr() if sp.issparse(A) else A
+        self.A = _canonical(A) if sp.issparse(A) else A
         self.n, self.d = A.shape
         self.sparse = sp.issparse(A)
         self._map = _mapping(self.A)

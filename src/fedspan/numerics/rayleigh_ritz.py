@@ -31,18 +31,18 @@ def rayleigh_ritz(Q: Array, AQ: Array, k: int) -> Ritz:
     return Ritz(theta, S, R - Q @ (Q.T @ R))
 
 
-def appended(Q: Array, U: Array, room: int) -> Array:
-    """[Q U], in a buffer with room for `room` columns that Q may already be a part of: then nothing is copied.
+def appended(rows: Array, more: Array, room: int) -> Array:
+    """`rows` with `more` rows behind them, in a buffer with room for `room`, of which `rows` may already be a part.
 
-    The columns of Q are not touched, so an older view of the same buffer stays what it was.
+    Then nothing is copied; and the rows themselves are not touched, so an older view of the buffer stays what it was.
     """
-    (d, m), w = Q.shape, U.shape[1]
-    buffer = Q.base
-    if not isinstance(buffer, np.ndarray) or buffer.shape != (d, room) or m + w > room:
-        buffer = np.empty((d, max(room, m + w)), order="F")
-        buffer[:, :m] = Q
-    buffer[:, m : m + w] = U
-    return buffer[:, : m + w]
+    (m, d), w = rows.shape, len(more)
+    buffer = rows.base
+    if not isinstance(buffer, np.ndarray) or buffer.shape != (room, d) or m + w > room:
+        buffer = np.empty((max(room, m + w), d))
+        buffer[:m] = rows
+    buffer[m : m + w] = more
+    return buffer[: m + w]
 
 
 def extension(Q: Array, V: Array, drop: float = 1e-10) -> tuple[Array, Array]:

@@ -1,0 +1,51 @@
+"""The examples in README.md, docs and docstrings are tests.
+
+One test per document, from its top to its end and in an empty folder: later examples build on earlier ones, so they
+must not be dealt out to several processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sybil import Document, Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+from sybil.parsers.rest import DocTestParser
+
+_SYBILS = (
+    Sybil([PythonCodeBlockParser(), SkipParser()], patterns=["*.md"]),
+    Sybil([DocTestParser()], patterns=["src/fedspan/*.py", "src/fedspan/*/*.py"]),
+)
+
+
+class Examples(pytest.Item):
+    """All examples of one document."""
+
+    def __init__(self, *, document: Document, **more: Any) -> None:
+        super().__init__(**more)
+        self.document = document
+
+    def runtest(self) -> None:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            for example in self.document.examples():
+                example.evaluate()
+
+
+class ExamplesFile(pytest.File):
+    """A document, if it has examples."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        document = next(sybil for sybil in _SYBILS if sybil.should_parse(self.path)).parse(self.path)
+        if any(document.examples()):
+            yield Examples.from_parent(self, name="examples", document=document)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if any(sybil.should_parse(file_path) for sybil in _SYBILS):
+        return ExamplesFile.from_parent(parent, path=file_path)
+    return None

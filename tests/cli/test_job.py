@@ -1,0 +1,180 @@
+"""The job file: what is understood, what is refused, and that it is written back as it was understood."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedspan import FederatedPCA
+from fedspan.cli.job import Job, load, parameters, parse
+from fedspan.errors import InputError
+
+HERE = Path("/here")
+JOB: dict[str, Any] = {"job": {"task": "pca"}, "data": {"clients": ["a.csv", "b.npy"]}}
+
+
+def with_(**tables: dict[str, Any]) -> dict[str, Any]:
+    return {name: {**JOB.get(name, {}), **tables.get(name, {})} for name in {**JOB, **tables}}
+
+
+def test_parameters_are_the_estimators_own() -> None:
+    """A parameter that the estimator gains must be decided on here: in the job file, or in a table of its own."""
+    for_python_only = {"engine", "callback", "checkpoint", "participation", "privacy", "secure"}
+    assert set(parameters()) == set(inspect.signature(FederatedPCA).parameters) - for_python_only
+    assert parameters()["tol"] == (float,)
+    assert set(parameters()["bits"]) == {int, str, type(None)}
+
+
+def test_paths_are_beside_the_job_file_and_files_name_the_clients() -> None:
+    assert parse(with_(), HERE).clients == {"a": "/here/a.csv", "b": "/here/b.npy"}
+    same = parse(with_(data={"clients": ["x/rows.csv", "y/rows.csv", "/z/rows.csv"]}), HERE)
+    assert same.clients == {"0": "/here/x/rows.csv", "1": "/here/y/rows.csv", "2": "/z/rows.csv"}
+    table = parse(with_(data={"clients": {"north": "n.csv", "south": "s.csv"}}), HERE)
+    assert table.clients == {"north": "/here/n.csv", "south": "/here/s.csv"}
+
+
+def test_an_integer_will_do_for_a_number() -> None:
+    tol = parse(with_(job={"tol": 0}), HERE).parameters["tol"]
+    assert tol == 0.0
+    assert type(tol) is float
+
+
+@pytest.mark.parametrize(
+    ("tables", "sentence"),
+    [
+        ({"jbo": {}}, "need a known table in the job file, got 'jbo'; did you mean 'job'?"),
+        ({"job": {"n_componets": 3}}, r"got 'n_componets'; did you mean 'n_components'\?"),
+        ({"data": {"colums": []}}, r"need a known key in \[data\], got 'colums'; did you mean 'columns'\?"),
+        ({"run": {"checkpoint_evry": 2}}, r"did you mean 'checkpoint_every'\?"),
+        ({"job": {"engine": "flare"}}, "need a known key in"),
+        ({"job": {"task": "pac"}}, r"need a task in job.task, got 'pac'; did you mean 'pca'\?"),
+        ({"job": {"task": "gcca"}}, "job.task = 'gcca' is not in this version yet"),
+        ({"job": {"n_components": "ten"}}, "need job.n_components to be an integer, got 'ten'"),
+        ({"job": {"n_components": 2.5}}, "need job.n_components to be an integer, got 2.5"),
+        ({"job": {"n_components": True}}, "need job.n_components to be an integer, got True"),
+        ({"job": {"center": 1}}, "need job.center to be true or false, got 1"),
+        ({"job": {"tol": "small"}}, "need job.tol to be a number, got 'small'"),
+        ({"job": {"bits": 2.0}}, "need job.bits to be an integer or a string, got 2.0"),
+        ({"job": {"random_state": -1}}, "need job.random_state to be at least 0, got -1"),
+        ({"job": {"max_rounds": 0}}, "need job.max_rounds to be at least 1, got 0"),
+        ({"job": {"solver": "krilov"}}, r"need a known job.solver, got 'krilov'; did you mean 'krylov'\?"),
+        ({"data": {"clients": []}}, "need at least one client, got none"),
+        ({"data": {"clients": [1, 2]}}, "need data.clients to be a list of strings or a table name = path"),
+        ({"data": {"clients": {"a": 1}}}, "need data.clients to be a list of strings or a table name = path"),
+        (
+            {"data": {"clients": "a.csv"}},
+            "need data.clients to be a list of strings or a table name = path, got 'a.csv'",
+        ),
+        ({"data": {"clients": {"@a": "a.csv"}}}, "do not begin with '@'"),
+        ({"data": {"views": ["a.csv"]}}, "views are for gcca"),
+        ({"run": {"checkpoint_every": 0}}, "need run.checkpoint_every to be at least 1, got 0"),
+        ({"run": {"timeout": 60}}, "run.timeout: all clients are in this process"),
+        ({"run": {"min_clients": 0}}, "need run.min_clients to be at least 1, got 0"),
+        ({"job": {"secure": True}}, "need a known key in .job., got 'secure'"),
+        ({"privacy": {"epsilon": 1.0}}, "differential privacy comes in a later version"),
+        ({"privacy": {}}, "differential privacy comes in a later version"),
+        ({"secure": {"enabled": True}}, "secure aggregation comes in a later version"),
+        ({"secure": {"threshold": 2}}, "secure aggregation comes in a later version"),
+    ],
+)
+def test_what_is_wrong_is_named(tables: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        parse(with_(**tables), HERE)
+
+
+def test_nothing_is_guessed() -> None:
+    with pytest.raises(InputError, match=r"need a task in job.task, got None; write task"):
+        parse({"data": JOB["data"]}, HERE)
+    with pytest.raises(InputError, match=r"need data.clients, got none"):
+        parse({"job": JOB["job"]}, HERE)
+    with pytest.raises(InputError, match=r"need \[job\] to be a table, got 3"):
+        parse({"job": 3}, HERE)
+
+
+def test_secure_off_says_how_it_is() -> None:
+    assert parse(with_(secure={"enabled": False}), HERE) == parse(with_(), HERE)
+
+
+def test_overrides(world: Path) -> None:
+    path = world / "job.toml"
+    job = load(path, ["job.tol=1e-3", "job.solver=gram", 'data.clients=["south.csv"]', "run.checkpoint_every = 5"])
+    assert job.parameters["tol"] == 1e-3
+    assert job.parameters["solver"] == "gram"
+    assert job.clients == {"south": str(world / "south.csv")}
+    assert job.checkpoint_every == 5
+    assert load(path, ["data.clients={}", "data.clients.x=south.csv"]).clients == {"x": str(world / "south.csv")}
+    assert load(path, ["data.label=a=b"]).label == "a=b"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("job.tol", "need --set table.key=value"),
+        ("tol=1", "need --set table.key=value"),
+        ("job.=1", "need --set table.key=value"),
+        ("jop.tol=1", r"got 'jop'; did you mean 'job'\?"),
+        ("job.tool=1", r"got 'tool'; did you mean 'tol'\?"),
+        ("job.tol=x\ny=2", "need job.tol to be a number"),
+        ("data.clients.north=a.csv", "'clients' is not a table"),
+    ],
+)
+def test_wrong_overrides(world: Path, text: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        load(world / "job.toml", [text])
+
+
+def test_files_that_are_no_jobs(world: Path) -> None:
+    with pytest.raises(InputError, match=r"need a job file, cannot read .*nothing.toml: No such file"):
+        load(world / "nothing.toml")
+    with pytest.raises(InputError, match="need a job file, cannot read"):
+        load(world)
+    (world / "broken.toml").write_text("[job\n")
+    with pytest.raises(InputError, match=r"need TOML in .*broken.toml: .*line 1"):
+        load(world / "broken.toml")
+    (world / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="need TOML in"):
+        load(world / "binary.toml")
+
+
+def test_a_resolved_job_leaves_nothing_to_chance() -> None:
+    one, two = parse(with_(), HERE).resolved(), parse(with_(), HERE).resolved()
+    assert set(one.parameters) == set(parameters())
+    assert one.parameters["random_state"] != two.parameters["random_state"]
+    assert parse(with_(job={"random_state": 3}), HERE).resolved().parameters["random_state"] == 3
+
+
+_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda s: "://" not in s)
+_names = _text.filter(lambda s: not s.startswith("@"))
+
+
+@given(
+    clients=st.dictionaries(_names, _text, min_size=1),
+    columns=st.none() | st.lists(_text).map(tuple),
+    label=st.none() | _text,
+    tol=st.floats(0, 1),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_written_and_read_again(
+    tmp_path_factory: pytest.TempPathFactory,
+    clients: dict[str, str],
+    columns: tuple[str, ...] | None,
+    label: str | None,
+    tol: float,
+    seed: int,
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "written.toml"
+    given = {"tol": tol, "random_state": seed, "center": False, "solver": "ssi", "bits": 4}
+    job = Job("pca", given, {name: f"/data/{file}" for name, file in clients.items()}, columns, None, label, 3, 2)
+    path.write_bytes(job.to_toml().encode())
+    assert _plain(load(path)) == _plain(job)
+
+
+def _plain(job: Job) -> Job:
+    """Paths as pathlib spells them: '/data//x' is '/data/x'."""
+    clients = {name: str(Path(path)) for name, path in job.clients.items()}
+    return Job(job.task, job.parameters, clients, job.columns, job.id, job.label, job.checkpoint_every, job.min_clients)

@@ -1,0 +1,165 @@
+"""The report: one file that stands by itself, says the truth, and shows names as they are."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_world import rows, tree, write_csv
+
+from fedspan import FederatedPCA
+from fedspan.cli.report import privacy, render
+from fedspan.cli.svg import bar_chart, line_chart, picture
+from fedspan.ledger import Exchange, Ledger, Note, RoundEnd
+
+Fedspan = Callable[..., Any]
+
+
+class Checker(HTMLParser):
+    """Every element that is opened is closed, and nothing is fetched or run."""
+
+    VOID = ("meta", "br", "line", "circle", "rect", "polyline")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag not in ("script", "link", "img", "iframe")
+        assert not {"src", "href", "onload"} & {name for name, _ in attrs}
+        self.seen.append(tag)
+        if tag not in ("meta",):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_report_of_a_run(world: Path, fedspan: Fedspan) -> None:
+    assert fedspan("run", "job.toml", "--set", "job.solver=ssi", "--out", "run").exit_code == 0
+    page = (world / "run" / "report.html").read_text()
+    checker = Checker(page)
+    assert checker.open == []
+    assert checker.seen.count("svg") == 3  # two courses of KKT, the scree
+    assert "http" not in page
+    assert "2 principal components of 65 rows with 5 features at 2 clients, found by ssi in" in page
+    assert "no differential privacy: epsilon is infinite" in page
+    assert "the server saw of each client: its number of rows and its column sums; " in page
+    assert "products of its second-moment matrix" in page
+    model = FederatedPCA.load(world / "run" / "model.safetensors")
+    for text in ("height", "north", "south", "solver ssi", "seed 7", "random_state = 7", "numpy", "converged"):
+        assert text in page
+    assert f"<dt>rounds</dt><dd>{model.n_rounds_}</dd>" in page
+    answered = model.n_rounds_ + 2
+    assert page.count(f"{answered} of {answered}</td>") == 2
+    top = int(np.argmax(np.abs(model.components_[0])))
+    assert f"{model.components_[0, top]:+.2f} {model.feature_names_in_[top]}" in page
+
+
+def test_written_anew_it_is_the_same(world: Path, fedspan: Fedspan) -> None:
+    assert fedspan("run", "job.toml", "--out", "run").exit_code == 0
+    before = tree(world)
+    (world / "run" / "report.html").unlink()
+    result = fedspan("report", "run")
+    assert result.exit_code == 0
+    assert result.stdout == "report: run/report.html\n"
+    assert tree(world) == before
+
+
+def test_an_unfinished_run_has_no_report(world: Path, fedspan: Fedspan) -> None:
+    assert fedspan("run", "job.toml", "--out", "run").exit_code == 0
+    (world / "run" / "model.safetensors").unlink()
+    result = fedspan("report", "run")
+    assert result.exit_code == 2
+    assert "run has no model yet; do: fedspan resume run" in result.stderr
+
+
+def test_names_are_text_not_markup(world: Path, fedspan: Fedspan) -> None:
+    names = ["<script>alert(1)</script>", "a&b", '"quoted"', "x", "y"]
+    for seed, client in enumerate(("<b>", "b&c")):
+        write_csv(world / f"{seed}.csv", rows(seed, 30), [name.replace('"', "'") for name in names])
+        job = f"--set=data.clients.{client}={seed}.csv"
+        (world / f"set{seed}").write_text(job)
+    sets = ["--set", "data.clients={}", *((world / f"set{i}").read_text() for i in range(2))]
+    assert fedspan("run", "job.toml", *sets, "--out", "run").exit_code == 0
+    page = (world / "run" / "report.html").read_text()
+    Checker(page)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "&lt;b&gt;</td>" in page
+    assert "b&amp;c</td>" in page
+
+
+@pytest.mark.parametrize(("d", "pictures"), [(64, 2), (60, 0)])
+def test_pictures_where_features_are_pixels(d: int, pictures: int) -> None:
+    model = FederatedPCA(2, random_state=0).fit([rows(0, 100, d)])
+    page = render("", model.ledger_, model)
+    assert page.count('class="picture"') == pictures
+    assert "One round: there is no course to draw." in page  # gram
+    model.feature_names_in_ = np.array([f"age {i}" for i in range(d)], dtype=object)
+    assert 'class="picture"' not in render("", model.ledger_, model)
+
+
+def test_missed_exchanges_and_repeated_notes_are_shown() -> None:
+    model = FederatedPCA(2, random_state=0).fit({"a": rows(0, 50), "b": rows(1, 50)})
+    ledger = Ledger()
+    for event in (*model.ledger_.events, Note("same"), Note("same")):
+        ledger.add(event)
+    ledger.add(Exchange(1, 9, "dance", ("a", "b"), (10, 10), (0, 2000), (0.1, 0.2), missing=("a",)))
+    page = render("", ledger, model)
+    asked = model.ledger_.exchanges + 1
+    assert f"{asked - 1} of {asked}</td>" in page
+    assert f"{asked} of {asked}</td>" in page
+    assert "<li>same (×2)</li>" in page
+    assert "the arrays of the task 'dance'" in privacy(ledger)
+
+
+def test_charts_are_where_the_numbers_are() -> None:
+    svg = ET.fromstring(line_chart([1, 2, 3], [1e-1, 1e-2, 1e-5], "t", "round", 1e-4, bytes_=False))  # noqa: S314
+    points = [tuple(map(float, p.split(","))) for p in svg.find("polyline").get("points").split()]  # type: ignore
+    (x1, y1), (x2, y2), (x3, y3) = points
+    assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)
+    assert (y3 - y2) / (y2 - y1) == pytest.approx(3, abs=0.05)  # three decades against one
+    level = next(line for line in svg.iter("line") if line.get("class") == "level")
+    assert float(level.get("y1", 0)) == pytest.approx(y2 + 2 * (y2 - y1), abs=0.3)
+
+    bars = ET.fromstring(bar_chart([0.5, 0.25], "t", "component"))  # noqa: S314
+    heights = [float(rect.get("height", 0)) for rect in bars.iter("rect")]
+    assert heights[0] == pytest.approx(2 * heights[1], abs=0.2)
+
+    cells = list(ET.fromstring(picture([1.0, 0.0, -0.5, 0.25], 2, "t")))  # noqa: S314
+    assert [(c.get("class"), c.get("x"), c.get("y"), c.get("opacity")) for c in cells] == [
+        ("above", "0", "0", "1.00"), ("below", "0", "1", "0.50"), ("above", "1", "1", "0.25"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 30, 300])
+def test_charts_of_any_length(count: int) -> None:
+    ET.fromstring(bar_chart([1 / (i + 1) for i in range(count)], "t", "component"))  # noqa: S314
+    for level in (0.0, 1e-6):
+        for bytes_ in (True, False):
+            xs = [float(1000 * i) for i in range(1, count + 1)]
+            text = line_chart(xs, [1e-3] * count, "<t>", "x", level, bytes_=bytes_)
+            ET.fromstring(text)  # noqa: S314
+            assert not re.search("nan|inf", text)
+
+
+def test_a_kkt_violation_that_nobody_knows_is_not_shown() -> None:
+    model = FederatedPCA(2, solver="ssi", random_state=0).fit([rows(0, 50)])
+    assert "<dt>KKT violation</dt>" in render("", model.ledger_, model)
+    model.ledger_.add(RoundEnd(model.n_rounds_ + 1, 0.1, {"objective": 1.0, "kkt": float("nan")}))
+    page = render("", model.ledger_, model)
+    assert "KKT violation</dt>" not in page
+    model.ledger_.add(RoundEnd(model.n_rounds_ + 2, 0.1, {"objective": 1.0, "kkt": float("nan"), "change": 0.5}))
+    assert "<dt>change of the estimate</dt><dd>5.00e-01</dd>" in render("", model.ledger_, model)
+    assert "nan" not in page.split("<body>")[1]

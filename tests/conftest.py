@@ -1,0 +1,42 @@
+"""What several folders of tests share: settings of hypothesis, a small federation, real data sets if they are there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Shared machines are slow at times: a deadline would make tests fail by chance.
+settings.register_profile("fedspan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fedspan")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Callable[[str], dict[str, Any]]:
+    """The arrays of a real data set by name; the test is skipped if the data set is not on this machine."""
+    folder = Path(os.environ.get("FEDSPAN_DATA", ROOT.parent / "shared" / "data"))
+
+    def load(name: str) -> dict[str, Any]:
+        path = folder / f"{name}.npz"
+        if not path.is_file():
+            pytest.skip(f"the data set {name!r} is not in {folder}; say where it is with FEDSPAN_DATA")
+        with np.load(path, allow_pickle=False) as z:
+            return {key: z[key] for key in z.files}
+
+    return load
+
+
+@pytest.fixture
+def hospitals() -> dict[str, np.ndarray]:
+    """Five uneven clients of rows with 12 features: a decaying spectrum, a mean that is not zero, unlike scales."""
+    rng = np.random.default_rng(7)
+    mix = np.linalg.qr(rng.normal(size=(12, 12)))[0] * 0.8 ** np.arange(12)
+    sizes = {"ada": 40, "bo": 13, "cy": 25, "dee": 7, "eve": 31}
+    return {name: rng.normal(size=(n, 12)) @ mix.T + np.arange(12) for name, n in sizes.items()}
