@@ -141,10 +141,11 @@ class Checkpoint:
         if not self.path.exists():
             return None
         saved = load_tree(self.path, "checkpoint")
-        for key, value in run.items():
-            if saved["run"].get(key) != value:
+        for key in [*run, *saved["run"]]:
+            need, has = run.get(key), saved["run"].get(key)
+            if need != has:
                 raise CheckpointError(
-                    f"{self.path} belongs to another run: need {key} = {value!r}, it has {saved['run'].get(key)!r}; "
+                    f"{self.path} belongs to another run: need {key} = {need!r}, it has {has!r}; "
                     "give another checkpoint folder, or delete this one to start anew"
                 )
         return saved["round"], build(state, saved["state"]), saved["engine"]

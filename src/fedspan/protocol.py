@@ -59,6 +59,7 @@ class Replies:
     missing: tuple[str, ...] = ()
     each: Mapping[str, Arrays] = field(default_factory=dict)
     total: Arrays = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)  # why a missing client failed, if it said so
 
 
 Round = Generator[Ask, Replies, S]
@@ -116,6 +117,9 @@ def task(*, releases: Mapping[str, Sensitivity | None]) -> Callable[[Callable[..
     """Declare a client method `(self, state, arrays, rng) -> (state, arrays)` as callable over the wire."""
 
     def declare(method: Callable[..., Any]) -> Callable[..., Any]:
+        odd = [name for name in (method.__name__, *releases) if not (name.isascii() and name.isidentifier())]
+        if odd:
+            raise ProtocolError(f"need plain ASCII names for tasks and arrays, got {odd[0]!r}")
         method.__fedspan_task__ = Task(method.__name__, method, dict(releases))  # type: ignore[attr-defined]
         return method
 
@@ -158,7 +162,8 @@ def complete(ask: Ask, retries: int = 30) -> Round[Replies]:
         replies = yield Ask(ask.task, ask.arrays, ask.want, to=replies.missing)
         each.update(replies.each)
         total = {k: total[k] + v if k in total else v for k, v in replies.total.items()} or total
+    why = "".join(f" ({client!r}: {reason})" for client, reason in list(replies.failures.items())[:1])
     raise ClientError(
         f"need an answer to {ask.task!r} from every client, {', '.join(map(repr, replies.missing[:5]))} did not "
-        f"answer in {retries + 1} tries; bring the client back and resume, or use a solver for partial participation"
+        f"answer in {retries + 1} tries{why}; bring the client back and resume, or use fedpower with participation"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,7 +106,8 @@ def run(
                 ask = generator.send(replies)
         except StopIteration as stop:
             state: S = in_c_order(stop.value)  # a round begins with what a checkpoint would hold
-        ledger.add(RoundEnd(number, time.perf_counter() - started, algorithm.metrics(state)))
+        known = {name: value for name, value in algorithm.metrics(state).items() if math.isfinite(value)}
+        ledger.add(RoundEnd(number, time.perf_counter() - started, known))
         return state
 
     try:

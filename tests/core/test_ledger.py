@@ -140,3 +140,12 @@ def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="need a ledger, line 1"):
         Ledger(path)
     assert path.read_bytes() == b"\x89PNG\r\n\x1a\n\x00\x00"
+
+
+def test_reading_a_ledger_leaves_its_file_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    filled(path).close()
+    torn = path.read_bytes()[:-9]
+    path.write_bytes(torn)
+    assert Ledger.read(path).events == EVENTS[:-1]
+    assert path.read_bytes() == torn

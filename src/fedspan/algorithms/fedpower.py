@@ -174,7 +174,7 @@ class FedPower(Server[FedPowerState]):
         m = len(clients)
         if not self.partial:
             return dict.fromkeys(clients, 1)
-        K = self.count if self.count is not None else math.ceil((self.fraction or 1.0) * m)
+        K = self.count if self.count is not None else max(1, math.ceil((self.fraction or 1.0) * m - 1e-9))
         if self.scheme == 1:
             p_i = np.array(list(s.values())) / sum(s.values())
             drawn = rng("cohort").choice(m, size=K, replace=True, p=p_i)

@@ -11,7 +11,8 @@ of the clients answers another problem, so those that did not answer are asked a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,11 @@ class Prior(NamedTuple):
 
     vectors: Array
     values: Array
+
+    def __repr__(self) -> str:
+        """Names the run that starts from it: a checkpoint of a run from another prior is another run's."""
+        digest = blake2b(self.vectors.tobytes() + self.values.tobytes(), digest_size=8).hexdigest()
+        return f"Prior({digest})"
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Krylov(Server[KrylovState]):
     scale: bool = False
     keep: int = 12
     rounded: bool = False
-    prior: Prior | None = field(default=None, repr=False)
+    prior: Prior | None = None
 
     State = KrylovState
     client: type[Client] = RowsClient  # type: ignore[type-arg]

@@ -111,6 +111,10 @@ class RowsClient(OperatorClient[Shift]):
         if np.isfinite(sums).all():
             return sums
         values, rows, first = self.rows.not_finite()
+        if values == 0:
+            raise InputError(
+                "need numbers whose sums and squares can be added up, got some too large; rescale the columns"
+            )
         raise InputError(
             f"need finite numbers, got NaN or infinity in {values} entries of {rows} of {self.rows.n} rows "
             f"(first in column {first}); drop those rows or impute the values"

@@ -77,11 +77,13 @@ class Collector:
         self.each: dict[str, Arrays] = {}
         self.total: dict[str, Array] = {}
         self.missing: list[str] = []
+        self.failures: dict[str, str] = {}
 
-    def add(self, client: str, arrays: Arrays | None) -> None:
-        """One client's reply; None if it did not come."""
+    def add(self, client: str, arrays: Arrays | None, failure: str | None = None) -> None:
+        """One client's reply; None if it did not come, and why if that is known."""
         if arrays is None:
             self.missing.append(client)
+            self.failures |= {client: failure} if failure else {}
         elif isinstance(self.ask.want, Sum):
             self._sum(client, arrays, self.ask.want.names)
         else:
@@ -92,7 +94,8 @@ class Collector:
             if name not in arrays:
                 raise ProtocolError(f"need {name!r} in the reply to {self.ask.task!r} (client {client!r})")
             if name not in self.total:
-                self.total[name] = np.array(arrays[name])
+                wide = arrays[name].dtype if arrays[name].dtype.kind == "f" else np.int64  # small integers would wrap
+                self.total[name] = np.array(arrays[name], dtype=wide)
             elif self.total[name].shape != arrays[name].shape:
                 raise ProtocolError(
                     f"need {name!r} of shape {self.total[name].shape} as from the clients before, "
@@ -104,4 +107,4 @@ class Collector:
                 self.total[name] += arrays[name]
 
     def replies(self) -> Replies:
-        return Replies(self.cohort, tuple(self.missing), self.each, self.total)
+        return Replies(self.cohort, tuple(self.missing), self.each, self.total, self.failures)

@@ -123,14 +123,14 @@ class _Session:
         share = min(self.most, max(1, self.engine.threads // max(workers, 1)))  # never more than the user allows BLAS
         with self.blas.limit(limits=share, user_api="blas"):
             for answer in self._answers(messages, len(cohort)):
-                collector.add(answer.client, answer.arrays)
+                collector.add(answer.client, answer.arrays, answer.failure)
                 answers.append(answer._replace(arrays=None))
         self.tiny = sum(a.seconds for a in answers) < 3e-4 * len(answers)  # changes who computes, not what
         event = Exchange(
             round, exchange, ask.task, cohort,
             tuple(a.bytes_down for a in answers), tuple(a.bytes_up for a in answers),
             tuple(a.seconds for a in answers), tuple(collector.missing),
-            {a.client: a.failure for a in answers if a.failure},
+            collector.failures,
         )  # fmt: skip
         return collector.replies(), event
 

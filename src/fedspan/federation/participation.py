@@ -10,6 +10,11 @@ from fedspan.errors import InputError
 from fedspan.rng import Streams
 
 
+def cohort_size(fraction: float, clients: int) -> int:
+    """At least that fraction of the clients, and at least one; 0.07 of 100 is 7, whatever floating point says."""
+    return max(1, math.ceil(fraction * clients - 1e-9))
+
+
 @dataclass(frozen=True)
 class Participation:
     """A cohort per round: `fraction` of the clients, or `count` of them.
@@ -34,7 +39,7 @@ class Participation:
 
     def cohort(self, clients: Sequence[str], rng: Streams) -> tuple[str, ...]:
         """A cohort for algorithms that leave it to the engine: uniform, without replacement, in the order of ids."""
-        size = self.count if self.count is not None else max(1, math.ceil(self.fraction * len(clients)))  # type: ignore[operator]
+        size = self.count if self.count is not None else cohort_size(self.fraction or 1.0, len(clients))
         if size > len(clients):
             raise InputError(f"need a cohort of at most the {len(clients)} clients, got count={size}")
         chosen = rng("cohort").choice(len(clients), size=size, replace=False)

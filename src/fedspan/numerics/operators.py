@@ -31,11 +31,11 @@ def prefers_gram(n: int, d: int, columns: int) -> bool:
 
 def _canonical(A: Any) -> Any:
     """Sparse rows in float64 (products of small integers would wrap around), each entry stored once."""
-    A = A.tocsr()
-    if not A.has_canonical_format:
-        A = A.copy()
-        A.sum_duplicates()
-    return A.astype(np.float64, copy=False)
+    B = A.tocsr().astype(np.float64, copy=False)
+    if not B.has_canonical_format:
+        B = B.copy()
+        B.sum_duplicates()
+    return B
 
 
 def _mapping(A: Any) -> mmap.mmap | None:
