@@ -1,4 +1,4 @@
-"""All solvers on one problem with the same counting: `python benchmarks/solvers.py [--write docs/solvers.md]`.
+"""All solvers on one problem, counted alike: `python benchmarks/solvers.py [--write docs/solvers.md README.md]`.
 
 The problem is that of FAPS Table 4: 1000 features, 36000 rows in 8 clients of 1000·i rows, singular values 1.01^(1-i),
 10 components, no centering. A solver is stopped when the *true* scaled KKT violation of its estimate, computed here
@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of the problem and of the runs (default 0)")
     parser.add_argument("--rounds", type=int, default=600, help="give up after this many rounds (default 600)")
-    parser.add_argument("--write", type=Path, help="put the table into this Markdown file, between its two markers")
+    parser.add_argument("--write", type=Path, nargs="+", default=[], help="put the table into these Markdown files")
     args = parser.parse_args()
     clients = table4(args.seed)
     M = sum(A.T @ A for A in clients)
@@ -97,11 +97,11 @@ def main() -> None:
         short = "" if row["kkt"] <= 1e-6 else " (not reached)"
         lines.append(f"| {name} | {row['rounds']} | {row['MB']:.2f} | {row['kkt']:.1e}{short} | {sees} |")
         print(lines[-1], flush=True)
-    if args.write:
+    for path in args.write:
         begin, end = "<!-- table begins -->\n", "<!-- table ends -->"
-        text = args.write.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
         before, after = text.split(begin)[0], text.split(end)[1]
-        args.write.write_text(before + begin + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
+        path.write_text(before + begin + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
 
 
 if __name__ == "__main__":
