@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 from sklearn.utils.extmath import svd_flip
 
-from fedspan.numerics.orthonormal import largest_angle, orthonormal, projection_distance, random_orthonormal, with_signs
+from fedspan.numerics.orthonormal import (
+    largest_angle,
+    orthonormal,
+    polar,
+    projection_distance,
+    random_orthonormal,
+    with_signs,
+)
 
 sizes = st.tuples(st.integers(0, 99), st.integers(1, 10), st.integers(1, 10)).map(
     lambda t: (t[0], max(t[1:]), min(t[1:]))
@@ -69,3 +76,13 @@ def test_a_subspace_has_no_angle_to_itself_in_another_basis(size: tuple[int, int
     U, turn = random_orthonormal(rng, d, k), random_orthonormal(rng, k, k)
     assert largest_angle(U, U @ turn) < 1e-13
     assert projection_distance(U, U @ turn) < 1e-13
+
+
+def test_the_polar_basis_spans_the_same_and_rests_on_an_invariant_subspace() -> None:
+    rng = np.random.default_rng(0)
+    Y = rng.normal(size=(9, 3))
+    P = polar(Y)
+    np.testing.assert_allclose(P.T @ P, np.eye(3), atol=1e-14)
+    assert largest_angle(P, Y) < 1e-14
+    A = rng.normal(size=(3, 3))
+    np.testing.assert_allclose(polar(P @ (A @ A.T)), P, atol=1e-12)

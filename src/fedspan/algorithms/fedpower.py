@@ -30,7 +30,7 @@ import numpy as np
 from fedspan.algorithms.moments import Shift, measure, sizes
 from fedspan.algorithms.power import LocalClient, SpectralState
 from fedspan.errors import ClientError, InputError
-from fedspan.numerics.orthonormal import orthonormal, projection_distance, random_orthonormal
+from fedspan.numerics.orthonormal import orthonormal, polar, projection_distance, random_orthonormal
 from fedspan.numerics.procrustes import procrustes, sign_fixing
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
 from fedspan.protocol import Array, Arrays, Ask, Client, Each, Replies, Round, Sensitivity, Server, Sum, task
@@ -159,7 +159,7 @@ class FedPower(Server[FedPowerState]):
         n, whole = state.moments.n, sum(w.values())  # 1, but for Scheme 2, where it is so on average
         exact = p == 1 and not each and len(w) == len(state.sizes)
         kkt = n * float(np.linalg.norm(R)) / (state.moments.trace or 1.0) if exact else np.nan
-        Z_next, Z_k = orthonormal(Y), Z @ S[:, :k]
+        Z_next, Z_k = orthonormal(Y) if p > 1 else polar(Y), Z @ S[:, :k]  # see power.py on polar
         changes = np.append(state.changes, projection_distance(Z_next, Z_k))[-2 * _WINDOW :]
         theta = theta[:k] * (n / whole)
         return FedPowerState(state.moments, Z_next, Z_k, theta, kkt, state.sizes, state.t + 1, changes)

@@ -4,6 +4,10 @@ Notation: M_i = B_iᵀB_i of client i's shifted rows (d, d), Z (d, k) orthonorma
 The server sees Y. Without secure aggregation it sees every M_i Z, and can work out M_i from enough of them
 (FAPS, Proposition 2).
 
+Differs from the paper: orth is the polar factor, not that of a QR factorisation, once no local steps are taken. It
+spans the same, but comes to rest with the subspace, where the Q of a QR goes on turning within it: so the differences
+that a quantised channel sends shrink as fast as the iteration converges (3 bits on MNIST: 82 rounds instead of 159).
+
 LocalPower (FAPS section 5.3, after Li et al. 2021): every client takes q subspace iterations on its own rows,
 Y_i = M_i orth(M_i orth(... M_i Z)), and Z⁺ = orth(Σ_i Y_i). q is halved after every round until it is 1, and then it
 is SSI. The server sees Σ Y_i and T = Σ ZᵀM_iZ (k, k), from which it knows the Ritz values of Z; while q > 1 it does
@@ -18,7 +22,7 @@ import numpy as np
 
 from fedspan.algorithms.moments import Moments, RowsClient, Shift, measure
 from fedspan.errors import InputError
-from fedspan.numerics.orthonormal import orthonormal, random_orthonormal
+from fedspan.numerics.orthonormal import orthonormal, polar, random_orthonormal
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
 from fedspan.protocol import Array, Arrays, Ask, Client, Round, Sensitivity, Server, Sum, complete, task
 from fedspan.rng import Streams
@@ -60,7 +64,7 @@ class Ssi(Server[SpectralState]):
         Y = (yield from complete(Ask("multiply", {"Z": Q}, Sum("Y")))).total["Y"]
         theta, S, R = rayleigh_ritz(Q, Y, self.k)
         kkt = float(np.linalg.norm(R)) / (state.moments.trace or 1.0)
-        return SpectralState(state.moments, orthonormal(Y), Q @ S, theta, kkt)
+        return SpectralState(state.moments, polar(Y), Q @ S, theta, kkt)
 
     def done(self, state: SpectralState) -> bool:
         return state.kkt <= self.tol
@@ -133,7 +137,8 @@ class LocalPower(Server[LocalState]):
             Y = (yield from complete(Ask("multiply", {"Z": Z}, Sum("Y")))).total["Y"]
             theta, S, R = rayleigh_ritz(Z, Y, k)
             kkt = float(np.linalg.norm(R)) / (state.moments.trace or 1.0)
-        return LocalState(state.moments, orthonormal(Y), Z @ S, theta, kkt, state.t + 1)
+        Z_next = orthonormal(Y) if q > 1 else polar(Y)
+        return LocalState(state.moments, Z_next, Z @ S, theta, kkt, state.t + 1)
 
     def done(self, state: LocalState) -> bool:
         return state.kkt <= self.tol

@@ -14,6 +14,12 @@ def orthonormal(Y: Array) -> Array:
     return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)
 
 
+def polar(Y: Array) -> Array:
+    """The orthonormal basis of span(Y) nearest to Y. If Y = Z T with T positive definite, it is Z itself."""
+    U, _, Vt = np.linalg.svd(Y, full_matrices=False)
+    return U @ Vt
+
+
 def random_orthonormal(rng: np.random.Generator, d: int, k: int) -> Array:
     """k random orthonormal columns, from entries uniform in [-1, 1] (FAPS, section 5.2)."""
     return orthonormal(rng.uniform(-1.0, 1.0, size=(d, k)))
