@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import fedspan
-from fedspan.algorithms import Davidson, DrSvd, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
+from fedspan.algorithms import Davidson, DrSvd, Faps, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
 from fedspan.estimators.spectral import channel_for
 from fedspan.run import Info
 
@@ -27,6 +27,8 @@ ROWS: list[tuple[str, Any, Any, str]] = [
     ("davidson", Davidson(), None, f"each client's own leading subspace; then {SUMS}"),
     ("krylov, bits='auto'", Krylov(rounded=True), "auto", SUMS),
     ("krylov", Krylov(), None, SUMS),
+    ("faps, accelerated", Faps(accelerate=True), None, "sums of masked products; true ones when it checks itself"),
+    ("faps", Faps(), None, "sums of masked products"),
     ("ssi, bits=3", Ssi(), 3, SUMS),
     ("ssi", Ssi(), None, SUMS),
     ("localpower", LocalPower(), None, f"sums of iterates; {SUMS} once q = 1"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
-from fedspan.algorithms import Davidson, DrSvd, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
+from fedspan.algorithms import Davidson, DrSvd, Faps, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
 from fedspan.protocol import Array, Server
 
 Clients = Mapping[str, Array]
@@ -53,6 +53,8 @@ TABLE: dict[str, Row] = {
     "krylov restarted": Row(Krylov(k=2, tol=1e-9, center=False, keep=4)),
     "krylov rounded": Row(Krylov(k=3, tol=1e-7, rounded=True), angle=1e-4),
     "davidson": Row(Davidson(k=3, tol=1e-9)),
+    "faps": Row(Faps(k=3, tol=1e-14), enough=400),
+    "faps accelerated": Row(Faps(k=3, tol=1e-9, accelerate=True), rounds=12, enough=200),
     "localpower": Row(LocalPower(k=3, tol=1e-9)),
     "fedpower": Row(FedPower(k=3), angle=None),
     "uda": Row(Uda(k=3), rounds=2, angle=None),

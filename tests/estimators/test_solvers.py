@@ -18,7 +18,7 @@ DIGITS = load_digits().data
 PARTS = np.split(DIGITS, [100, 400, 1000])
 
 
-@pytest.mark.parametrize("solver", ["gram", "krylov", "davidson", "ssi", "localpower", "fedpower"])
+@pytest.mark.parametrize("solver", ["gram", "krylov", "davidson", "faps", "ssi", "localpower", "fedpower"])
 @pytest.mark.parametrize("estimator", [FederatedPCA, FederatedSVD])
 def test_every_exact_solver_gives_the_same_components(estimator, solver):
     tol = 1e-13 if solver == "faps" else 1e-9  # faps measures the change of the objective

@@ -33,6 +33,8 @@ _RELEASES = {
     "multiply_on_grid": _PRODUCTS + ", rounded",
     "iterate": _LOCAL,
     "iterate_aligned": _LOCAL,
+    "split": "its masked product with the server's basis (obscured, not protected), and its share of the variance",
+    "variances": "its variances along the components",
     "show": "of the largest client, its own basis after local steps",
     "span": "the leading eigenvectors of its own second-moment matrix",
     "weigh": "the leading eigenvectors and variances of its own second-moment matrix",

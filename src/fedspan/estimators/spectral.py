@@ -11,6 +11,7 @@ import numpy as np
 from fedspan.algorithms import (
     Davidson,
     DrSvd,
+    Faps,
     FedPower,
     Gram,
     Krylov,
@@ -33,7 +34,7 @@ from fedspan.protocol import Server
 from fedspan.run import Info, Result, run
 
 SOLVERS: dict[str, Callable[[], Server[Any]]] = {
-    "gram": Gram, "krylov": Krylov, "davidson": Davidson, "ssi": Ssi, "localpower": LocalPower,
+    "gram": Gram, "krylov": Krylov, "davidson": Davidson, "faps": Faps, "ssi": Ssi, "localpower": LocalPower,
     "fedpower": FedPower, "uda": Uda, "wda": Wda, "drsvd": DrSvd,
 }  # fmt: skip
 
