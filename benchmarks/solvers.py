@@ -81,12 +81,41 @@ def measure(solver: Any, bits: Any, clients: list[np.ndarray], M: np.ndarray, mo
     return {"rounds": ledger.rounds, "MB": (ledger.bytes_up + ledger.bytes_down) / 1e6, "kkt": kkt}
 
 
+def faps_by_seed(seeds: int, most: int) -> list[str]:
+    """Rounds of SSI and of both forms of FAPS, a column for each seed."""
+    solvers: list[tuple[str, Any]] = [("ssi", Ssi()), ("faps", Faps()), ("faps, accelerated", Faps(accelerate=True))]
+    cells: dict[str, list[str]] = {name: [] for name, _ in solvers}
+    for seed in range(seeds):
+        clients = table4(seed)
+        M = sum(A.T @ A for A in clients)
+        for name, solver in solvers:
+            row = measure(solver, None, clients, M, most, seed)
+            cells[name].append(str(row["rounds"]) if row["kkt"] <= 1e-6 else f"> {most}")
+        print(seed, {name: row[-1] for name, row in cells.items()}, flush=True)
+    head = [f"| seed | {' | '.join(map(str, range(seeds)))} |", "|---|" + "--:|" * seeds]
+    return head + [f"| {name} | {' | '.join(row)} |" for name, row in cells.items()]
+
+
+def put(lines: list[str], path: Path, mark: str) -> None:
+    """Replace what stands between two markers of a Markdown file."""
+    begin, end = f"<!-- {mark} begins -->\n", f"<!-- {mark} ends -->"
+    text = path.read_text(encoding="utf-8")
+    before, after = text.split(begin)[0], text.split(end)[1]
+    path.write_text(before + begin + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of the problem and of the runs (default 0)")
     parser.add_argument("--rounds", type=int, default=600, help="give up after this many rounds (default 600)")
     parser.add_argument("--write", type=Path, nargs="+", default=[], help="put the table into these Markdown files")
+    parser.add_argument("--faps", type=int, metavar="SEEDS", help="instead: SSI and FAPS on that many seeds")
     args = parser.parse_args()
+    if args.faps:
+        rows = faps_by_seed(args.faps, args.rounds)
+        for path in args.write:
+            put(rows, path, "faps")
+        return
     clients = table4(args.seed)
     M = sum(A.T @ A for A in clients)
     lines = [
@@ -100,10 +129,7 @@ def main() -> None:
         lines.append(f"| {name} | {row['rounds']} | {row['MB']:.2f} | {row['kkt']:.1e}{short} | {sees} |")
         print(lines[-1], flush=True)
     for path in args.write:
-        begin, end = "<!-- table begins -->\n", "<!-- table ends -->"
-        text = path.read_text(encoding="utf-8")
-        before, after = text.split(begin)[0], text.split(end)[1]
-        path.write_text(before + begin + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
+        put(lines, path, "table")
 
 
 if __name__ == "__main__":

@@ -178,3 +178,11 @@ def _plain(job: Job) -> Job:
     """Paths as pathlib spells them: '/data//x' is '/data/x'."""
     clients = {name: str(Path(path)) for name, path in job.clients.items()}
     return Job(job.task, job.parameters, clients, job.columns, job.id, job.label, job.checkpoint_every, job.min_clients)
+
+
+def test_svd_is_a_task_without_centering(tmp_path: Path) -> None:
+    job = parse({"job": {"task": "svd", "n_components": 3}, "data": {"clients": ["a.csv"]}}, tmp_path)
+    assert job.task == "svd"
+    assert "center" not in job.resolved().parameters
+    with pytest.raises(InputError, match=r"job.center is not for task 'svd'; leave it out"):
+        parse({"job": {"task": "svd", "center": True}, "data": {"clients": ["a.csv"]}}, tmp_path)

@@ -126,7 +126,7 @@ def test_missed_exchanges_and_repeated_notes_are_shown() -> None:
 
 def test_charts_are_where_the_numbers_are() -> None:
     svg = ET.fromstring(line_chart([1, 2, 3], [1e-1, 1e-2, 1e-5], "t", "round", 1e-4, bytes_=False))  # noqa: S314
-    points = [tuple(map(float, p.split(","))) for p in svg.find("polyline").get("points").split()]  # type: ignore
+    points = [tuple(map(float, p.split(","))) for p in svg.find("polyline").get("points").split()]  # type: ignore[union-attr]
     (x1, y1), (x2, y2), (x3, y3) = points
     assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)
     assert (y3 - y2) / (y2 - y1) == pytest.approx(3, abs=0.05)  # three decades against one

@@ -181,3 +181,23 @@ def test_sparse_rows_are_never_made_dense(monkeypatch):
         monkeypatch.setattr(kind, "todense", refuse)
     model = FederatedPCA(3, solver=Krylov(), max_rounds=500, random_state=0).fit([X[:100], X[100:]])
     assert model.transform(X).shape == (400, 3)
+
+
+@pytest.mark.parametrize("solver", ["davidson", "fedpower", "localpower", "drsvd", "uda", "wda"])
+def test_rank_deficient_data_give_what_exists_with_every_solver(solver):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3)) @ rng.normal(size=(3, 12))
+    with pytest.warns(UserWarning, match="got rank 3: there are only 3 components"):
+        model = FederatedPCA(5, solver=solver, tol=1e-9, random_state=0).fit(np.array_split(X, 4))
+    exact = FederatedPCA(3, solver="gram").fit([X])
+    assert largest_angle(model.components_.T, exact.components_.T) < 1e-9
+
+
+@pytest.mark.parametrize("solver", ["krylov", "davidson"])
+@pytest.mark.parametrize("bits", [None, "auto"])
+@pytest.mark.parametrize("d", [1, 4])
+def test_all_components_of_very_few_features(solver, bits, d):
+    A = np.random.default_rng(0).normal(size=(30, d))
+    model = FederatedPCA(d, solver=solver, bits=bits, random_state=0).fit([A[:10], A[10:]])
+    assert model.converged_
+    np.testing.assert_allclose(model.explained_variance_, FederatedPCA(d).fit([A]).explained_variance_, rtol=1e-5)

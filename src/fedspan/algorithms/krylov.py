@@ -108,10 +108,11 @@ class Krylov(Server[KrylovState]):
         rounding = state.moments.clients * len(Q) * state.step**2 / 12 * float(np.sum(Sk * (noise @ Sk)))
         kkt = float(np.sqrt(np.sum(R**2) + rounding)) / trace
         gap = float(theta[k - 1] - theta[k]) if len(theta) > k else 0.0
-        if len(state.lam) and np.all(theta[:k] > 0):
-            R = corrections(R, theta[:k], state.P, state.lam)
-            R -= Q @ (Q.T @ R)
-            R *= trace / max(float(np.linalg.norm(R)), np.finfo(np.float64).tiny) if kkt > 0 else 0.0
+        if len(state.lam) and np.all(theta[:k] > 0) and _directions(R, trace).size:
+            corrected = corrections(R, theta[:k], state.P, state.lam)
+            corrected -= Q @ (Q.T @ corrected)
+            if size := np.linalg.norm(corrected):
+                R = corrected * (np.linalg.norm(R) / size)  # of the size of R: what is negligible there is so here
         if len(Qt) + k > room:  # thick restart
             half = S[:, : room // 2]
             Qt, AQt, noise = half.T @ Qt, half.T @ AQt, half.T @ noise @ half

@@ -180,7 +180,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         rank = int(np.sum(theta > tiny))
         if rank == 0:
             raise InputError("need data that vary, all rows are equal (after centering); there is no component")
-        if rank < len(theta):
+        if rank < self.n_components:
             warnings.warn(
                 f"need data of rank {self.n_components}, got rank {rank}: there are only {rank} components; "
                 f"lower n_components to {rank}",
