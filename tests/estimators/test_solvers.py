@@ -201,3 +201,13 @@ def test_all_components_of_very_few_features(solver, bits, d):
     model = FederatedPCA(d, solver=solver, bits=bits, random_state=0).fit([A[:10], A[10:]])
     assert model.converged_
     np.testing.assert_allclose(model.explained_variance_, FederatedPCA(d).fit([A]).explained_variance_, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "solver"),
+    [({"bits": "auto"}, "krylov"), ({"bits": 4}, "ssi"), ({"bits": 4, "local_steps": 2}, "fedpower"), ({}, "gram")],
+)
+def test_auto_takes_a_solver_that_can_do_what_is_asked(options, solver):
+    model = FederatedPCA(2, tol=1e-4, random_state=0, **options).fit(PARTS)
+    assert model.ledger_.notes[0].startswith(f"solver {solver}, because")
+    assert model.converged_

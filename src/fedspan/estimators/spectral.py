@@ -87,7 +87,13 @@ def choose(request: Request, schema: Schema, clients: int) -> tuple[Server[Any],
             schema.n_features, request.n_components, clients, schema.rows,
             request.participation is not None, request.local_steps is not None,
         )  # fmt: skip
-        solver, why = (solver if isinstance(solver, Auto) else Auto()).choose(problem)
+        if request.bits == "auto" or request.prior is not None:
+            what = "bits='auto'" if request.bits == "auto" else "a warm start"
+            solver, why = Krylov(), f"{what} is asked for, which krylov can do"
+        elif request.bits is not None and not (problem.partial or problem.local_steps):
+            solver, why = Ssi(), "a number of bits is asked for, which an iteration that settles can do"
+        else:
+            solver, why = (solver if isinstance(solver, Auto) else Auto()).choose(problem)
     if isinstance(solver, str):
         if solver not in SOLVERS:
             raise InputError(f"need a known solver, got {solver!r}; {nearest(solver, ['auto', *SOLVERS])}")
