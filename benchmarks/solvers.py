@@ -20,6 +20,7 @@ from fedspan.algorithms import Davidson, DrSvd, Faps, FedPower, Gram, Krylov, Lo
 from fedspan.estimators.spectral import channel_for
 from fedspan.run import Info
 
+PAPER: dict[str, Any] = {"start": "paper", "penalty": "paper", "beta": 0.15, "cap": 200}  # FAPS section 5.2
 SUMS = "sums over clients of MᵢV"
 ROWS: list[tuple[str, Any, Any, str]] = [
     ("gram", Gram(), None, "the sum of the Gram matrices"),
@@ -29,6 +30,8 @@ ROWS: list[tuple[str, Any, Any, str]] = [
     ("krylov", Krylov(), None, SUMS),
     ("faps, accelerated", Faps(accelerate=True), None, "sums of masked products; true ones when it checks itself"),
     ("faps", Faps(), None, "sums of masked products"),
+    ("faps, rules (14) and (25)", Faps(**PAPER), None, "sums of masked products, but for the first"),
+    ("faps, rules (26) and (25)", Faps(rule="change", **PAPER), None, "sums of masked products, but for the first"),
     ("ssi, bits=3", Ssi(), 3, SUMS),
     ("ssi", Ssi(), None, SUMS),
     ("localpower", LocalPower(), None, f"sums of iterates; {SUMS} once q = 1"),
