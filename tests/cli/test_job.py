@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspan import FederatedPCA
+from fedspan import FederatedPCA, Participation
 from fedspan.cli.job import Job, load, parameters, parse
 from fedspan.errors import InputError
 
@@ -24,7 +24,7 @@ def with_(**tables: dict[str, Any]) -> dict[str, Any]:
 
 def test_parameters_are_the_estimators_own() -> None:
     """A parameter that the estimator gains must be decided on here: in the job file, or in a table of its own."""
-    for_python_only = {"engine", "callback", "checkpoint", "participation", "privacy", "secure"}
+    for_python_only = {"engine", "callback", "checkpoint", "privacy", "secure"}
     assert set(parameters()) == set(inspect.signature(FederatedPCA).parameters) - for_python_only
     assert parameters()["tol"] == (float,)
     assert set(parameters()["bits"]) == {int, str, type(None)}
@@ -186,3 +186,26 @@ def test_svd_is_a_task_without_centering(tmp_path: Path) -> None:
     assert "center" not in job.resolved().parameters
     with pytest.raises(InputError, match=r"job.center is not for task 'svd'; leave it out"):
         parse({"job": {"task": "svd", "center": True}, "data": {"clients": ["a.csv"]}}, tmp_path)
+
+
+def test_participation_is_a_table_that_is_written_back(tmp_path: Path) -> None:
+    tree = {"job": {"task": "svd", "participation": {"fraction": 0.1, "scheme": 1}}, "data": {"clients": ["a.csv"]}}
+    job = parse(tree, tmp_path).resolved()
+    assert job.options()["participation"] == Participation(fraction=0.1, scheme=1)
+    (tmp_path / "job.toml").write_text(job.to_toml())
+    assert load(tmp_path / "job.toml").resolved() == job
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"fractoin": 0.1}, "need a known key in job.participation, got 'fractoin'; did you mean 'fraction'"),
+        ({"count": 0.5}, "need job.participation.count to be an integer, got 0.5"),
+        ({"fraction": 2}, "need a fraction of the clients above 0 and at most 1, got 2"),
+        ({}, "need either fraction or count"),
+        (0.1, r"need job.participation to be a table such as { fraction = 0.1 }, got 0.1"),
+    ],
+)
+def test_participation_that_makes_no_sense_is_refused(tmp_path: Path, value: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse({"job": {"task": "pca", "participation": value}, "data": {"clients": ["a.csv"]}}, tmp_path)

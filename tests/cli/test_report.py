@@ -100,6 +100,36 @@ def test_names_are_text_not_markup(world: Path, fedspan: Fedspan) -> None:
     assert "b&amp;c</td>" in page
 
 
+def test_the_report_of_a_run_in_which_only_some_take_part(world: Path, fedspan: Fedspan) -> None:
+    for i in range(8):
+        write_csv(world / f"c{i}.csv", rows(i, 20), [*"abcde"])
+    files = ", ".join(f'"c{i}.csv"' for i in range(8))
+    sets = [
+        f"data.clients=[{files}]",
+        "job.solver=auto",
+        "job.task=svd",
+        "job.participation={ count = 3 }",
+        "job.random_state=1",
+    ]
+    words = [word for text in sets for word in ("--set", text)]
+    result = fedspan("run", "job.toml", *words, "--out", "run")
+    assert result.exit_code == 0, result.output
+    page = (world / "run" / "report.html").read_text()
+    Checker(page)
+    ledger = Ledger.read(world / "run" / "ledger.jsonl")
+    course = [row for row in ledger.history() if row["round"] > 0]
+    assert sum("kkt" in row for row in course) < len(course) / 2  # so the change is drawn, in every round
+    assert "change of the estimate, by round" in page
+    assert page.count('class="dot"') == 2 * len(course)
+    assert f"<dt>floor of the change</dt><dd>{course[-1]['floor']:.2g}</dd>" in page
+    exchanges = [e for e in ledger.events if isinstance(e, Exchange) and e.round > 0]
+    part = {f"c{i}": len({e.round for e in exchanges if f"c{i}" in e.clients}) for i in range(8)}
+    assert len(set(part.values())) > 1
+    for client, count in part.items():
+        assert re.search(rf"<td>{client}</td>.*?>{count} of {ledger.rounds}</td>", page)
+    assert "of the sum of squares" in page
+
+
 @pytest.mark.parametrize(("d", "pictures"), [(64, 2), (60, 0)])
 def test_pictures_where_features_are_pixels(d: int, pictures: int) -> None:
     model = FederatedPCA(2, random_state=0).fit([rows(0, 100, d)])

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from fedspan.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from fedspan import FederatedPCA
+    from fedspan import FederatedPCA, Participation
 
 TASKS = ("pca", "svd", "gcca", "personalized", "classifier", "vertical-classifier")
 
-_PLAIN = {bool, int, float, str, NoneType}  # what a job file can hold; other parameters are for Python code only
-_WRITTEN: dict[str, tuple[type, ...]] = {"solver": (str,), "random_state": (int,)}  # hints wider than a file's values
+_PLAIN = {bool, int, float, str, dict, NoneType}  # what a job file can hold; other parameters are for Python only
+# What the hints of the constructor leave open, or give as an object that a file writes as a table.
+_WRITTEN: dict[str, tuple[type, ...]] = {"solver": (str,), "random_state": (int,), "participation": (dict,)}
 _LEAST = {
     "job.n_components": 1,
     "job.max_rounds": 1,
@@ -43,6 +44,8 @@ _SAYS = {
     bool: "true or false", int: "an integer", float: "a number", str: "a string",
     list: "a list of strings", dict: "a table name = path",
 }  # fmt: skip
+
+_SAYS_OF = {"job.participation": "a table such as { fraction = 0.1 }"}
 
 
 def estimator(task: str) -> type[FederatedPCA]:
@@ -87,6 +90,11 @@ class Job:
     label: str | None = None
     checkpoint_every: int = 1
     min_clients: int | None = None
+
+    def options(self) -> dict[str, Any]:
+        """The parameters as the estimator's constructor takes them."""
+        part = self.parameters.get("participation")
+        return {**self.parameters, **({"participation": _participation(part)} if part else {})}
 
     def sources(self) -> dict[str, Callable[[], Any]]:
         """What opens each client's table, when it is needed."""
@@ -149,6 +157,8 @@ def parse(tree: dict[str, Any], beside: Path) -> Job:
     if "clients" not in data:
         raise InputError("need data.clients, got none; list one file per client, or a table name = path")
     _check_solver(job)
+    if "participation" in job:
+        _participation(job["participation"])
     columns = data.get("columns")
     return Job(
         task,
@@ -181,14 +191,31 @@ def _value(table: str, key: str, value: Any, known: Mapping[str, tuple[type, ...
     if type(value) is int and float in kinds and int not in kinds:
         value = float(value)
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if where == "job.participation":  # its values are numbers, and checked by Participation itself
+        inside = ()
     if type(value) not in kinds or not all(isinstance(item, str) for item in inside):
-        need = " or ".join(_SAYS[kind] for kind in kinds if kind in _SAYS)
+        need = _SAYS_OF.get(where) or " or ".join(_SAYS[kind] for kind in kinds if kind in _SAYS)
         raise InputError(f"need {where} to be {need}, got {value!r}")
     if where in _LEAST and value < _LEAST[where]:
         raise InputError(f"need {where} to be at least {_LEAST[where]}, got {value!r}")
     if where in _NOT_YET and value is not False:  # `enabled = false` says how it is
         raise InputError(f"{where}: {_NOT_YET[where]}")
     return value
+
+
+def _participation(table: Mapping[str, Any]) -> Participation:
+    """`participation = { fraction = 0.1, scheme = 2 }`, or with count."""
+    from fedspan.federation.participation import Participation
+
+    for key, value in table.items():
+        if key not in ("fraction", "count", "scheme"):
+            hint = nearest(key, ["fraction", "count", "scheme"])
+            raise InputError(f"need a known key in job.participation, got {key!r}; {hint}")
+        if type(value) not in ((int, float) if key == "fraction" else (int,)):
+            raise InputError(
+                f"need job.participation.{key} to be {'a number' if key == 'fraction' else 'an integer'}, got {value!r}"
+            )
+    return Participation(**table)
 
 
 def _check_solver(job: Mapping[str, Any]) -> None:
@@ -243,4 +270,6 @@ def _toml(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_key(k)} = {_toml(v)}' for k, v in value.items())} }}"
     return repr(value)

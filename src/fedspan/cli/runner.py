@@ -87,7 +87,7 @@ def versions() -> str:
 def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> FederatedPCA:
     """The fit itself. Its warnings become notes of the ledger, and single lines."""
     ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
-    model = estimator(job.task)(**job.parameters, checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
+    model = estimator(job.task)(**job.options(), checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         with Progress(console, ledger, model.max_rounds, model.tol) as progress:
