@@ -105,7 +105,7 @@ class Job:
 
     def resolved(self) -> Job:
         """With every default written out and a seed drawn if there is none: what a resumed run must repeat."""
-        from fedspan.estimators.spectral import seed_from
+        from fedspan.estimators.launch import seed_from
 
         given = inspect.signature(estimator(self.task)).parameters
         full = {name: self.parameters.get(name, given[name].default) for name in parameters(self.task)}

@@ -14,9 +14,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedspan.algorithms import Prior
-from fedspan.checkpoint import load_tree, save_tree
-from fedspan.errors import FedspanError, InputError
-from fedspan.estimators.spectral import Request, seed_from, solve
+from fedspan.errors import InputError
+from fedspan.estimators.launch import seed_from
+from fedspan.estimators.model import load_model, save_model
+from fedspan.estimators.spectral import Request, solve
 from fedspan.federation.participation import Participation
 from fedspan.ledger import Ledger
 from fedspan.numerics.orthonormal import with_signs
@@ -232,29 +233,12 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model as one safetensors file; equal models give equal files."""
-        check_is_fitted(self)
-        plain = {k: v for k, v in self.get_params(deep=False).items() if isinstance(v, bool | int | float | str)}
-        learned: dict[str, Any] = {name: getattr(self, name) for name in _LEARNED}
-        names = getattr(self, "feature_names_in_", None)
-        learned["feature_names_in_"] = None if names is None else [str(name) for name in names]
-        save_tree(path, "model", {"estimator": type(self).__name__, "params": plain, "learned": learned})
+        save_model(self, path, _LEARNED)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The model that `save` wrote, ready to transform; its ledger is in the run's own file."""
-        tree = load_tree(path, "model")
-        if tree.get("estimator") != cls.__name__:
-            raise InputError(f"need a {cls.__name__}, {path} holds a {tree.get('estimator')}; use its own load()")
-        try:
-            model = cls(**tree["params"])
-        except TypeError as error:
-            raise FedspanError(f"{path} was written by another version of fedspan: {error}") from None
-        for name, value in tree["learned"].items():
-            if name != "feature_names_in_":
-                setattr(model, name, value)
-            elif value is not None:
-                model.feature_names_in_ = np.array(value, dtype=object)
-        return model
+        return load_model(cls, path)
 
 
 def _basis(state: Any, Z: Array, theta: Array) -> tuple[Array, Array]:

@@ -22,16 +22,15 @@ from fedspan.algorithms import (
     Wda,
 )
 from fedspan.channel import Channel, delta, only, pack, quantize
-from fedspan.checkpoint import Checkpoint
-from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError, nearest
 from fedspan.estimators.auto import Auto, Problem
+from fedspan.estimators.launch import launch, whole
 from fedspan.federation.clients import open_clients
 from fedspan.federation.participation import Participation
 from fedspan.federation.schema import Schema
-from fedspan.ledger import Ledger, Note
+from fedspan.ledger import Ledger
 from fedspan.protocol import Server
-from fedspan.run import Info, Result, run
+from fedspan.run import Info, Result
 
 SOLVERS: dict[str, Callable[[], Server[Any]]] = {
     "gram": Gram, "krylov": Krylov, "davidson": Davidson, "faps": Faps, "ssi": Ssi, "localpower": LocalPower,
@@ -60,23 +59,19 @@ class Request:
 def checked(request: Request, schema: Schema) -> Request:
     """The request, if it makes sense for data of that schema."""
     k, d = request.n_components, schema.n_features
-    if not _whole(k) or not 1 <= k <= d:
+    if not whole(k) or not 1 <= k <= d:
         raise InputError(f"need n_components to be an integer from 1 to the {d} features, got {k!r}")
     if not isinstance(request.tol, int | float | np.floating) or not 0 <= request.tol < 1:
         raise InputError(f"need tol from 0 (run all rounds) to below 1, got {request.tol!r}")
-    if not _whole(request.max_rounds) or request.max_rounds < 1:
+    if not whole(request.max_rounds) or request.max_rounds < 1:
         raise InputError(f"need max_rounds to be an integer of at least 1, got {request.max_rounds!r}")
-    if request.local_steps is not None and (not _whole(request.local_steps) or request.local_steps < 1):
+    if request.local_steps is not None and (not whole(request.local_steps) or request.local_steps < 1):
         raise InputError(f"need local_steps to be an integer of at least 1, got {request.local_steps!r}")
     if request.participation is not None and not isinstance(request.participation, Participation):
         raise InputError(f"need participation to be a fedspan.Participation, got {request.participation!r}")
     if request.privacy is not None or request.secure:
         raise InputError("differential privacy and secure aggregation are not in this version yet; leave them out")
     return replace(request, n_components=int(k), max_rounds=int(request.max_rounds))
-
-
-def _whole(number: Any) -> bool:
-    return isinstance(number, int | np.integer) and not isinstance(number, bool)
 
 
 def choose(request: Request, schema: Schema, clients: int) -> tuple[Server[Any], str]:
@@ -147,19 +142,6 @@ def channel_for(solver: Server[Any], bits: int | str | None) -> Channel:
     return Channel(up=only(["Y"], stage), down=only(["Z"], stage))
 
 
-def seed_from(random_state: Any) -> int:
-    """A seed from what scikit-learn users give as random_state; from the operating system if they give nothing."""
-    if random_state is None:
-        return int(np.random.SeedSequence().entropy) % 2**63  # type: ignore[arg-type]
-    if _whole(random_state) and random_state >= 0:
-        return int(random_state)
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**63))
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31))
-    raise InputError(f"need random_state to be None, a non-negative integer or a generator, got {random_state!r}")
-
-
 def solve(
     request: Request,
     clients: Mapping[str, Any] | Sequence[Any],
@@ -176,19 +158,8 @@ def solve(
     request = checked(request, schema)
     solver, why = choose(request, schema, len(data))
     channel = channel_for(solver, request.bits)
-    ledger = ledger if ledger is not None else Ledger()
-    ledger.add(Note(f"solver {type(solver).__name__.lower()}, because {why}; seed {seed}"))
-    kept = checkpoint if checkpoint is None or isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    result = run(
-        solver,
-        InProcess(data) if engine is None else engine(data) if callable(engine) else engine,
-        rounds=request.max_rounds,
-        seed=seed,
-        channel=channel,
-        min_clients=min_clients,
-        checkpoint=kept,
-        ledger=ledger,
-        callback=callback,
-        about={"features": schema.n_features},
-    )
+    result = launch(
+        solver, data, why=why, rounds=request.max_rounds, seed=seed, channel=channel, engine=engine, callback=callback,
+        checkpoint=checkpoint, ledger=ledger, min_clients=min_clients, about={"features": schema.n_features},
+    )  # fmt: skip
     return result, schema
