@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "fedspan.algorithms": {*CORE, "fedspan.numerics"},
     "fedspan.channel": CORE,
     "fedspan.federation": CORE,
+    "fedspan.privacy": {*CORE, "fedspan.numerics", "fedspan.channel"},
     "fedspan.checkpoint": {*CORE, "fedspan.files", "fedspan.channel"},
     "fedspan.run": {*CORE, "fedspan.channel", "fedspan.checkpoint", "fedspan.federation", "fedspan.ledger"},
     "fedspan.engines": {
