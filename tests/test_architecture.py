@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "fedspan.channel",
         "fedspan.checkpoint",
         "fedspan.federation",
+        "fedspan.files",
         "fedspan.ledger",
         "fedspan.run",
     },

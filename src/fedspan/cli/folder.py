@@ -35,6 +35,8 @@ class RunFolder:
         self.ledger = path / "ledger.jsonl"
         self.checkpoint = path / "checkpoint"
         self.report = path / "report.html"
+        self.transcript = path / "transcript"  # only if the job asks for it
+        self.audit = path / "audit.html"
         self._made: list[Path] = []  # folders that were not there before, the innermost first
 
     @classmethod
@@ -75,7 +77,7 @@ class RunFolder:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise InputError(f"another process is at work in {self.path}; wait until it has ended") from None
-            for place in (self.path, self.checkpoint):  # what a crash left half-written
+            for place in (self.path, self.checkpoint, self.transcript):  # what a crash left half-written
                 for entry in place.iterdir() if place.is_dir() else ():
                     if _temporary(entry):
                         entry.unlink()
@@ -100,11 +102,13 @@ class RunFolder:
 
     def _clear(self) -> None:
         """All that a run writes, but for the job: a folder without it would belong to nobody."""
-        for file in (self.model, self.ledger, self.report):
+        for file in (self.model, self.ledger, self.report, self.audit):
             file.unlink(missing_ok=True)
-        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        for place in (self.checkpoint, self.transcript):
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _temporary(entry: Path) -> bool:
     """Whether a crash of `write_whole` left this."""
-    return entry.is_file() and entry.name.startswith((".job.toml.", ".model.", ".ledger.", ".report.", ".round."))
+    ours = (".job.toml.", ".model.", ".ledger.", ".report.", ".round.", ".audit.", ".message-")
+    return entry.is_file() and entry.name.startswith(ours)

@@ -74,7 +74,7 @@ def schema() -> dict[str, dict[str, tuple[type, ...]]]:
         "data": {"clients": (list, dict), "views": (list, dict), "columns": (list,), "id": (str,), "label": (str,)},
         "privacy": {"epsilon": (float,), "delta": (float,), "row_norm": (float,)},
         "secure": {"enabled": (bool,), "threshold": (int,)},
-        "run": {"checkpoint_every": (int,), "timeout": (float,), "min_clients": (int,)},
+        "run": {"checkpoint_every": (int,), "timeout": (float,), "min_clients": (int,), "transcript": (bool,)},
     }
 
 
@@ -90,6 +90,7 @@ class Job:
     label: str | None = None
     checkpoint_every: int = 1
     min_clients: int | None = None
+    transcript: bool = False  # keep every message, for an audit
 
     def options(self) -> dict[str, Any]:
         """The parameters as the estimator's constructor takes them."""
@@ -117,7 +118,11 @@ class Job:
         data = {"columns": self.columns, "id": self.id, "label": self.label}
         tables = {
             "job": {"task": self.task, **self.parameters},
-            "run": {"checkpoint_every": self.checkpoint_every, "min_clients": self.min_clients},
+            "run": {
+                "checkpoint_every": self.checkpoint_every,
+                "min_clients": self.min_clients,
+                "transcript": self.transcript or None,
+            },
             "data": data,
             "data.clients": self.clients,
         }
@@ -169,6 +174,7 @@ def parse(tree: dict[str, Any], beside: Path) -> Job:
         data.get("label"),
         run.get("checkpoint_every", 1),
         run.get("min_clients"),
+        run.get("transcript", False),
     )
 
 

@@ -88,13 +88,21 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="A new or empty run folder; default: runs/<job file>-<date-time>.")
     ] = None,
+    transcript: Annotated[
+        bool,
+        typer.Option(
+            "--transcript",
+            help="Keep every message in the run folder, for `fedspan audit`. It then holds all that the clients "
+            "released, from which their data may be worked out: keep it as safe as the data. Default: not kept.",
+        ),
+    ] = False,
 ) -> None:
     """Run a job file; leaves a run folder with model, ledger, checkpoint and report."""
     from fedspan.cli.folder import RunFolder
     from fedspan.cli.job import load
     from fedspan.cli.runner import announce, execute
 
-    checked = load(job, set_ or ()).resolved()
+    checked = load(job, [*(set_ or ()), *(["run.transcript=true"] if transcript else [])]).resolved()
     place = out if out is not None else Path("runs") / f"{job.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     console, folder = _console(), RunFolder.create(place, checked)
     announce(folder, console, execute(folder, checked, console, new=True))
@@ -128,6 +136,23 @@ def report(folder: _Folder) -> None:
     place, _ = RunFolder.find(folder)
     rewrite_report(place)
     typer.echo(f"report: {place.report}")
+
+
+@app.command()
+def audit(
+    folder: _Folder,
+    clients: Annotated[int, typer.Option(min=1, help="How many clients to attack, the first by name.")] = 8,
+) -> None:
+    """What left each client in a run, and what the server could work out from it; writes audit.html.
+
+    The attacks need the messages themselves: `fedspan run JOB.toml --transcript`. Errors are measured against the
+    clients' data, if the files that the job names can be read here.
+    """
+    from fedspan.cli.audit import examine
+    from fedspan.cli.folder import RunFolder
+
+    place, job = RunFolder.find(folder)
+    examine(place, job, _console(), clients)
 
 
 @app.command()

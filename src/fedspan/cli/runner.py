@@ -6,6 +6,7 @@ import platform
 import shlex
 import warnings
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from fedspan.cli.folder import RunFolder
 from fedspan.cli.job import Job, estimator, load
 from fedspan.cli.progress import Progress, count, duration, say, size
 from fedspan.cli.report import outcome, render
+from fedspan.engines.inprocess import InProcess
 from fedspan.errors import FedspanError, InputError
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.files import write_whole
@@ -57,6 +59,11 @@ def announce(folder: RunFolder, console: Console, model: FederatedPCA) -> None:
     )
     say(console, f"model:  {folder.model}")
     say(console, f"report: {folder.report}")
+    if folder.transcript.exists():
+        say(
+            console,
+            f"transcript: {folder.transcript} (all that the clients released; to attack it: {command('audit', folder)})",
+        )
 
 
 def write_report(folder: RunFolder, ledger: Ledger, model: FederatedPCA) -> None:
@@ -88,6 +95,8 @@ def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Feder
     """The fit itself. Its warnings become notes of the ledger, and single lines."""
     ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
     model = estimator(job.task)(**job.options(), checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
+    if job.transcript:
+        model.set_params(engine=partial(InProcess, transcript=folder.transcript))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         with Progress(console, ledger, model.max_rounds, model.tol) as progress:

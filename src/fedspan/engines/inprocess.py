@@ -22,6 +22,7 @@ from fedspan.channel import wire
 from fedspan.channel.stage import Channel
 from fedspan.engines.hub import Collector, Hub
 from fedspan.engines.serve import Site, explain
+from fedspan.engines.transcript import Transcript
 from fedspan.errors import InputError
 from fedspan.federation.clients import named
 from fedspan.ledger import Exchange
@@ -61,6 +62,7 @@ class InProcess:
 
     An entry that is callable is called to open the data, each time that the client is opened. `max_open` bounds how
     many clients are open at once. `wire=True` sends every message through its bytes (slower, the same result).
+    `transcript` is a folder in which every message is kept as it was on the wire: it holds what the clients released.
     """
 
     def __init__(
@@ -71,10 +73,11 @@ class InProcess:
         max_open: int = 256,
         faults: Faults | None = None,
         wire: bool = False,
+        transcript: str | os.PathLike[str] | None = None,
     ) -> None:
         self.data = dict(sorted(named(clients).items()))
         self.threads = cores() if threads is None else threads
-        self.max_open, self.faults, self.wire = max_open, faults, wire
+        self.max_open, self.faults, self.wire, self.transcript = max_open, faults, wire, transcript
         if self.threads < 1 or max_open < 1:
             raise InputError(f"need threads and max_open of at least 1, got {threads!r} and {max_open!r}")
 
@@ -109,6 +112,7 @@ class _Session:
         self.blas = ThreadpoolController()
         self.most = max((lib["num_threads"] for lib in self.blas.info() if lib["user_api"] == "blas"), default=1)
         self.pool = ThreadPoolExecutor(engine.threads) if engine.threads > 1 else None
+        self.transcript = None if engine.transcript is None else Transcript(engine.transcript)
         self.tiny = False  # whether the clients' tasks are too short to be worth a thread
 
     def close(self) -> None:
@@ -161,6 +165,8 @@ class _Session:
         """One client's part of an exchange: out, the task, and back."""
         started, down, up = time.perf_counter(), wire.size(message), 0
         heard, answered = self._fate(client, message)
+        if self.transcript is not None:
+            self.transcript.record_down(client, message)
         if not heard:
             return _Answer(client, None, down, 0, time.perf_counter() - started, None)
         try:
@@ -168,6 +174,8 @@ class _Session:
                 message = wire.decode(wire.encode(message))
             reply = self._open(client)(message)
             up = wire.size(reply)  # it is sent, whether or not it arrives or decodes
+            if self.transcript is not None:
+                self.transcript.record_up(client, reply)
             if self.engine.wire:
                 reply = wire.decode(wire.encode(reply))
             arrays = self.hub.receive(client, reply) if answered else None

@@ -66,17 +66,17 @@ class Pairs:
         G[: len(s)] = U[:, : len(s)].T @ self.S @ Vt.T
         return sigma, Vt.T, G
 
-    def rank(self, cut: float = CUTS[1]) -> int:
+    def rank(self, cut: float = CUTS[0]) -> int:
         """How many directions were asked for, not counting those below `cut` of the strongest."""
         sigma = self._factors[0]
         return int(np.sum(sigma > cut * sigma[0])) if len(self.R) else 0
 
-    def share(self, cut: float = CUTS[1]) -> float:
+    def share(self, cut: float = CUTS[0]) -> float:
         """The part of the d(d+1)/2 entries of a symmetric M (in some basis) that the equations determine."""
         free = self.d - self.rank(cut)
         return 1.0 - free * (free + 1) / (self.d * (self.d + 1))
 
-    def solve(self, cut: float = CUTS[1]) -> Array:
+    def solve(self, cut: float = CUTS[0]) -> Array:
         """The symmetric M of least norm among those that fit best (Higham 1988, the symmetric Procrustes problem).
 
         In the basis V: M_ab = (σ_a G_ab + σ_b G_ba) / (σ_a² + σ_b²), and 0 where neither a nor b was asked for.
