@@ -11,7 +11,6 @@ from scipy.stats import binom, norm
 from fedspan.errors import InputError
 from fedspan.privacy.attacks import (
     Pairs,
-    blind_guess,
     error,
     faps_leak,
     from_entries,
@@ -129,17 +128,19 @@ def test_masks_leave_nothing() -> None:
     assert pairs.misfit(pairs.solve()) > 0.3
 
 
-def test_a_prior_is_improved_and_never_made_worse_where_nothing_was_asked() -> None:
-    rng, d = np.random.default_rng(5), 12
-    M = gram(rng, 40, d)
-    prior = blind_guess(float(np.trace(M)), d)
-    assert np.trace(prior) == pytest.approx(np.trace(M))
-    pairs = Pairs(d)
+def test_a_prior_and_a_known_trace_fill_what_was_not_asked_for() -> None:
+    rng, d, k = np.random.default_rng(5), 12, 3
+    M, Z = gram(rng, 40, d), basis(rng, d, k)
+    pairs, trace = Pairs(d), float(np.trace(M))
+    np.testing.assert_allclose(pairs.solve(trace=trace), np.eye(d) * trace / d)  # a blind guess
+    prior = M + np.diag(rng.normal(size=d))
     assert pairs.best(M, prior) == pytest.approx(error(prior, M))
-    Z = basis(rng, d, 3)
     pairs.add(Z, M @ Z)
     P = np.eye(d) - Z @ Z.T
     assert pairs.best(M, prior) == pytest.approx(np.linalg.norm(P @ (M - prior) @ P) / np.linalg.norm(M))
+    even = (trace - np.trace(Z.T @ M @ Z)) / (d - k) * P
+    np.testing.assert_allclose(pairs.solve(trace=trace), M - P @ M @ P + even, atol=1e-10)
+    assert pairs.best(M, trace=trace) < pairs.best(M)
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
@@ -166,6 +167,9 @@ def test_faps_shows_the_off_diagonal_block_and_beta_where_x_is_z() -> None:
     np.testing.assert_allclose(leak.off_diagonal, P @ M @ Z, atol=1e-10)
     assert leak.beta == pytest.approx(b)
     np.testing.assert_allclose(leak.M, M - P @ M @ P, atol=1e-10)
+    full = faps_leak(Z, Y, Z.T @ M @ Z, float(np.trace(M))).M
+    assert np.trace(full) == pytest.approx(np.trace(M))
+    np.testing.assert_allclose((full - leak.M) @ Z, 0, atol=1e-10)
 
 
 def test_membership_without_noise_is_certain_and_with_noise_is_measured() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
 import numpy as np
 
 from fedspan import __version__
+from fedspan.cli.page import Html, figure, figures, notes, page, table
 from fedspan.cli.progress import accuracy, count, duration, size
 from fedspan.cli.svg import bar_chart, line_chart, picture
 from fedspan.estimators.pca import FederatedPCA
@@ -41,41 +42,6 @@ _RELEASES = {
     "leading": "the leading eigenvectors of its own second-moment matrix, rounded",
 }
 
-_STYLE = """
-:root { color-scheme: light dark; --paper: #fbfbfa; --card: #fff; --ink: #1d2126; --soft: #5c6570; --rule: #e1e4e8;
-  --blue: #2563b8; --orange: #c2570c; }
-@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --card: #1c2024; --ink: #e6e8ea; --soft: #9aa4ae;
-  --rule: #31373d; --blue: #6ea8f0; --orange: #f0a060; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1080px; padding: 24px 16px 48px; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; margin: 0 0 4px; } h2 { font-size: 1.1rem; margin: 32px 0 8px; }
-p { margin: 0 0 12px; max-width: 75ch; } .soft, figcaption { color: var(--soft); font-size: .9rem; }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(136px, 1fr)); gap: 8px; margin: 16px 0; }
-.figures div, figure, .table { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; }
-.figures div { padding: 8px 12px; } .figures dt { color: var(--soft); font-size: .82rem; }
-.figures dd { margin: 0; font-size: 1.1rem; font-variant-numeric: tabular-nums; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(320px, 100%), 1fr)); gap: 12px; }
-figure { margin: 0; padding: 12px; } figcaption { margin-bottom: 6px; }
-.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(84px, 1fr)); gap: 8px; }
-.pictures figure { padding: 8px; text-align: center; } .pictures figcaption { margin: 4px 0 0; }
-svg { display: block; width: 100%; height: auto; } svg.chart { max-width: 520px; margin: 0 auto; }
-svg text { fill: var(--soft); font: 13.5px system-ui, sans-serif; font-variant-numeric: tabular-nums; }
-.grid { stroke: var(--rule); } .axis { stroke: var(--soft); } .level { stroke: var(--soft); stroke-dasharray: 5 4; }
-.line { fill: none; stroke: var(--blue); stroke-width: 2; stroke-linejoin: round; }
-.dot { fill: var(--blue); stroke: var(--card); stroke-width: 1.5; } .bar { fill: var(--blue); }
-.above { fill: var(--blue); } .below { fill: var(--orange); }
-.table { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: 6px 12px; border-bottom: 1px solid var(--rule); vertical-align: top; }
-tr:last-child td { border-bottom: 0; } th { color: var(--soft); font-weight: 500; font-size: .85rem; }
-.number { text-align: right; white-space: nowrap; } td:first-child { white-space: nowrap; }
-.keep { white-space: nowrap; display: inline-block; margin-right: 12px; }
-@media (max-width: 560px) { th, td { padding: 5px 7px; } table { font-size: .84rem; } }
-ul { padding-left: 20px; margin: 0 0 12px; } li { max-width: 85ch; overflow-wrap: anywhere; }
-pre { overflow-x: auto; background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 12px;
-  font: 13px/1.45 ui-monospace, monospace; }
-"""
-
 
 def render(job: str, ledger: Ledger, model: FederatedPCA) -> str:
     """The whole page. `job` is the text of job.toml."""
@@ -89,22 +55,18 @@ def render(job: str, ledger: Ledger, model: FederatedPCA) -> str:
     )
     parts = [
         f"<h1>Federated {title}</h1><p>{escape(summary)}</p>",
-        _figures(_key_figures(ledger, model)),
+        figures(_key_figures(ledger, model)),
         f"<p><strong>Privacy:</strong> {escape(privacy(ledger))}</p>",
         "<h2>Convergence</h2>", _convergence(ledger, model),
         "<h2>Components</h2>", _components(model),
         "<h2>Clients</h2>", _clients(ledger),
-        "<h2>Notes</h2>", _notes(ledger.notes),
+        "<h2>Notes</h2>", notes(ledger.notes),
         f"<h2>The job</h2><p>Seed {model.seed_}.</p><pre>{escape(job)}</pre>",
         f'<p class="soft">Written by fedspan {escape(__version__)} from job.toml, ledger.jsonl and '
         "model.safetensors in this folder. Bytes are those of the encoded messages; what was sent twice counts twice."
         "</p>",
     ]  # fmt: skip
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>fedspan report</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
-    )
+    return page("fedspan report", parts)
 
 
 def outcome(model: FederatedPCA) -> str:
@@ -169,13 +131,13 @@ def _convergence(ledger: Ledger, model: FederatedPCA) -> str:
     what = _ACCURACY[label]
     by_round = line_chart(list(course), errors, f"{what} by round", "round", model.tol, bytes_=False)
     by_bytes = line_chart(sent, errors, f"{what} by bytes", "bytes sent, up and down", model.tol, bytes_=True)
-    left, right = _figure(f"{what}, by round", by_round), _figure(f"{what}, by bytes on the wire", by_bytes)
+    left, right = figure(f"{what}, by round", by_round), figure(f"{what}, by bytes on the wire", by_bytes)
     return f'<div class="charts">{left}{right}</div>'
 
 
 def _components(model: FederatedPCA) -> str:
     ratio = model.explained_variance_ratio_
-    scree = _figure(
+    scree = figure(
         "Explained variance of each component, in percent of all",
         bar_chart(ratio.tolist(), "Explained variance", "component"),
     )
@@ -185,9 +147,9 @@ def _components(model: FederatedPCA) -> str:
     for i, component in enumerate(model.components_[:_COMPONENTS]):
         top = np.argsort(-np.abs(component), kind="stable")[:_LOADINGS]
         loadings = " ".join(f'<span class="keep">{component[j]:+.2f} {escape(names[j])}</span>' for j in top)
-        rows.append([str(i + 1), f"{ratio[i]:.2%}", f"{ratio[: i + 1].sum():.2%}", _Html(loadings)])
-    table = _table(["no.", "variance", "so far", "largest loadings"], rows, numbers={1, 2})
-    return f'<div class="charts">{scree}</div>{_pictures(model)}<h2>Largest loadings</h2>{table}'
+        rows.append([str(i + 1), f"{ratio[i]:.2%}", f"{ratio[: i + 1].sum():.2%}", Html(loadings)])
+    loadings = table(["no.", "variance", "so far", "largest loadings"], rows, numbers={1, 2})
+    return f'<div class="charts">{scree}</div>{_pictures(model)}<h2>Largest loadings</h2>{loadings}'
 
 
 def _pictures(model: FederatedPCA) -> str:
@@ -233,32 +195,4 @@ def _clients(ledger: Ledger) -> str:
     ]
     more = f"<p>And {len(seconds) - _CLIENTS:,} more, in ledger.jsonl.</p>" if len(seconds) > _CLIENTS else ""
     head = ["client", "up", "down", "time", "rounds", "answered"]
-    return _table(head, rows, numbers={1, 2, 3, 4, 5}) + more
-
-
-def _notes(notes: Iterable[str]) -> str:
-    items = (f"<li>{escape(note)}{f' (×{n})' if n > 1 else ''}</li>" for note, n in Counter(notes).items())
-    return f"<ul>{''.join(items)}</ul>"
-
-
-class _Html(str):
-    """Text that is already escaped."""
-
-
-def _figures(figures: dict[str, str]) -> str:
-    items = (f"<div><dt>{escape(label)}</dt><dd>{escape(text)}</dd></div>" for label, text in figures.items())
-    return f'<dl class="figures">{"".join(items)}</dl>'
-
-
-def _figure(caption: str, svg: str) -> str:
-    return f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int]) -> str:
-    def cell(tag: str, column: int, text: str) -> str:
-        kind = ' class="number"' if column in numbers else ""
-        return f"<{tag}{kind}>{text if isinstance(text, _Html) else escape(text)}</{tag}>"
-
-    lines = ["".join(cell("th", i, text) for i, text in enumerate(head))]
-    lines += ["".join(cell("td", i, text) for i, text in enumerate(row)) for row in rows]
-    return f'<div class="table"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>'
+    return table(head, rows, numbers={1, 2, 3, 4, 5}) + more

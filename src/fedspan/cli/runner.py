@@ -60,10 +60,8 @@ def announce(folder: RunFolder, console: Console, model: FederatedPCA) -> None:
     say(console, f"model:  {folder.model}")
     say(console, f"report: {folder.report}")
     if folder.transcript.exists():
-        say(
-            console,
-            f"transcript: {folder.transcript} (all that the clients released; to attack it: {command('audit', folder)})",
-        )
+        attack = command("audit", folder)
+        say(console, f"transcript: {folder.transcript}, all that the clients released; to attack it: {attack}")
 
 
 def write_report(folder: RunFolder, ledger: Ledger, model: FederatedPCA) -> None:

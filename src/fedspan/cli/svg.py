@@ -13,7 +13,14 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 14, 40
 
 
 def line_chart(
-    xs: Sequence[float], ys: Sequence[float], title: str, x_label: str, level: float, *, bytes_: bool
+    xs: Sequence[float],
+    ys: Sequence[float],
+    title: str,
+    x_label: str,
+    level: float,
+    *,
+    bytes_: bool,
+    level_name: str = "tol",
 ) -> str:
     """y (above 0, on a log scale) against x, with a dashed line at `level` if that is above 0."""
     shown = [*ys, level] if level > 0 else list(ys)
@@ -39,7 +46,7 @@ def line_chart(
     if level > 0:
         _, y = at(x_low, level)
         parts.append(f'<line class="level" x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(_LEFT + 6, y - 6, f"tol {level:g}", "start"))
+        parts.append(_text(_LEFT + 6, y - 6, f"{level_name} {level:g}", "start"))
     points = [at(x, y) for x, y in zip(xs, ys, strict=True)]
     parts.append(f'<polyline class="line" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
     if len(points) <= 60:  # more would be a thick line

@@ -60,7 +60,7 @@ class Pairs:
         """σ (d,), V (d, d) and G = UᵀSV (d, d) of R = U diag(σ) Vᵀ, filled up with zeros."""
         if len(self.R) > self.d:
             self._compress()
-        U, s, Vt = np.linalg.svd(self.R)
+        U, s, Vt = np.linalg.svd(self.R) if len(self.R) else (np.eye(0), np.zeros(0), np.eye(self.d))
         sigma, G = np.zeros(self.d), np.zeros((self.d, self.d))
         sigma[: len(s)] = s
         G[: len(s)] = U[:, : len(s)].T @ self.S @ Vt.T
@@ -69,55 +69,54 @@ class Pairs:
     def rank(self, cut: float = CUTS[0]) -> int:
         """How many directions were asked for, not counting those below `cut` of the strongest."""
         sigma = self._factors[0]
-        return int(np.sum(sigma > cut * sigma[0])) if len(self.R) else 0
+        return int(np.sum(sigma > cut * sigma[0]))
 
     def share(self, cut: float = CUTS[0]) -> float:
         """The part of the d(d+1)/2 entries of a symmetric M (in some basis) that the equations determine."""
         free = self.d - self.rank(cut)
         return 1.0 - free * (free + 1) / (self.d * (self.d + 1))
 
-    def solve(self, cut: float = CUTS[0]) -> Array:
-        """The symmetric M of least norm among those that fit best (Higham 1988, the symmetric Procrustes problem).
+    def solve(self, cut: float = CUTS[0], prior: Array | None = None, trace: float | None = None) -> Array:
+        """The symmetric M nearest to `prior` (default 0: of least norm) among those that fit best.
 
-        In the basis V: M_ab = (σ_a G_ab + σ_b G_ba) / (σ_a² + σ_b²), and 0 where neither a nor b was asked for.
+        If the trace of M is known, what the answers leave of it is spread evenly over the directions not asked for.
         """
-        if not len(self.R):
-            return np.zeros((self.d, self.d))
-        sigma, V, G = self._factors
+        V = self._factors[1]
+        return V @ self._solve(cut, None if prior is None else V.T @ prior @ V, trace) @ V.T
+
+    def _solve(self, cut: float, P: Array | None, trace: float | None) -> Array:
+        """In the basis V: M_ab = (σ_a G_ab + σ_b G_ba) / (σ_a² + σ_b²), and P_ab where neither was asked for.
+
+        That is the symmetric Procrustes problem (Higham 1988).
+        """
+        sigma, _, G = self._factors
         s = np.where(sigma > cut * sigma[0], sigma, 0.0)
-        top = s[:, None] * G
+        top = s[:, None] * (G if P is None else G - sigma[:, None] * P)
         below = s[:, None] ** 2 + s[None, :] ** 2
         M = (top + top.T) / np.where(below > 0, below, 1.0)
-        return V @ M @ V.T
+        if P is not None:
+            M += P
+        free = s == 0
+        if trace is not None and free.any():
+            M[free, free] += (trace - float(np.trace(M))) / np.sum(free)
+        return M
 
     def misfit(self, M: Array) -> float:
         """√(Σ ‖M Z_t - Y_t‖² / Σ ‖Y_t‖²): near 0 if the answers were products with one matrix."""
         gap = self.off + float(np.sum((self.R @ M - self.S) ** 2))
         return float(np.sqrt(gap / self.size)) if self.size > 0 else 0.0
 
-    def best(self, truth: Array, prior: Array | None = None) -> float:
-        """The smallest relative error over all CUTS: an attacker who guesses the best one. Nothing seen: error 1."""
-        if prior is not None:
-            return self.less(prior).best(truth - prior) * float(np.linalg.norm(truth - prior) / np.linalg.norm(truth))
-        return min(error(self.solve(cut), truth) for cut in CUTS)
-
-    def less(self, prior: Array) -> Pairs:
-        """The pairs of M - prior: the attack then finds the M nearest to `prior`."""
-        rest = Pairs(self.d)
-        rest.R, rest.S, rest.off = self.R, self.S - self.R @ prior, self.off
-        rest.size = rest.off + float(np.sum(rest.S**2))
-        return rest
+    def best(self, truth: Array, prior: Array | None = None, trace: float | None = None) -> float:
+        """The smallest relative error over all CUTS: an attacker who happens to take the best one."""
+        V = self._factors[1]
+        T, P = V.T @ truth @ V, None if prior is None else V.T @ prior @ V
+        return min(error(self._solve(cut, P, trace), T) for cut in CUTS)
 
 
 def error(guess: Array, truth: Array) -> float:
     """‖M̂ - M‖_F / ‖M‖_F."""
     size = float(np.linalg.norm(truth))
     return float(np.linalg.norm(guess - truth)) / size if size > 0 else float(np.linalg.norm(guess))
-
-
-def blind_guess(trace: float, d: int) -> Array:
-    """What needs no attack: the total sum of squares, spread evenly over all directions."""
-    return np.eye(d) * (trace / d)
 
 
 def from_entries(V: Array, rows: Array, columns: Array, values: Array) -> Array:
@@ -131,14 +130,20 @@ class FapsLeak(NamedTuple):
 
     off_diagonal: Array  # (d, k) P⊥Y, which tends to P⊥MZ; equals it if X_i = Z
     beta: float  # tr(ZᵀY)/k, which tends to β_i, and that is ‖A_i‖₂² times a public factor
-    M: Array  # (d, d) the blocks of M that follow; P⊥MP⊥ stays unknown (0)
+    M: Array  # (d, d) what follows for M
 
 
-def faps_leak(Z: Array, Y: Array, T: Array) -> FapsLeak:
-    """From one exchange and T = ZᵀMZ, as the closing exchange shows it; before that (objective/k)·I stands for it."""
+def faps_leak(Z: Array, Y: Array, T: Array, trace: float | None = None) -> FapsLeak:
+    """From one exchange and T = ZᵀMZ, as the closing exchange shows it; before that (objective/k)·I stands for it.
+
+    Of M the blocks on and beside Z follow; P⊥MP⊥ stays unknown: 0, or even if the trace of M is known.
+    """
     H = Z.T @ Y
     off = Y - Z @ H
-    return FapsLeak(off, float(np.trace(H)) / len(H), Z @ T @ Z.T + off @ Z.T + Z @ off.T)
+    M = Z @ T @ Z.T + off @ Z.T + Z @ off.T
+    if trace is not None and len(Z) > len(T):
+        M += (np.eye(len(Z)) - Z @ Z.T) * ((trace - float(np.trace(T))) / (len(Z) - len(T)))
+    return FapsLeak(off, float(np.trace(H)) / len(H), M)
 
 
 class Membership(NamedTuple):

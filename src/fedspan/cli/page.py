@@ -1,0 +1,84 @@
+"""What the report and the audit share: one HTML file that needs nothing else, its style, its tables and figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from html import escape
+
+_STYLE = """
+:root { color-scheme: light dark; --paper: #fbfbfa; --card: #fff; --ink: #1d2126; --soft: #5c6570; --rule: #e1e4e8;
+  --blue: #2563b8; --orange: #c2570c; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --card: #1c2024; --ink: #e6e8ea; --soft: #9aa4ae;
+  --rule: #31373d; --blue: #6ea8f0; --orange: #f0a060; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 1080px; padding: 24px 16px 48px; background: var(--paper); color: var(--ink);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; margin: 0 0 4px; } h2 { font-size: 1.1rem; margin: 32px 0 8px; }
+p { margin: 0 0 12px; max-width: 75ch; } .soft, figcaption { color: var(--soft); font-size: .9rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(136px, 1fr)); gap: 8px; margin: 16px 0; }
+.figures div, figure, .table { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; }
+.figures div { padding: 8px 12px; } .figures dt { color: var(--soft); font-size: .82rem; }
+.figures dd { margin: 0; font-size: 1.1rem; font-variant-numeric: tabular-nums; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(320px, 100%), 1fr)); gap: 12px; }
+figure { margin: 0; padding: 12px; } figcaption { margin-bottom: 6px; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(84px, 1fr)); gap: 8px; }
+.pictures figure { padding: 8px; text-align: center; } .pictures figcaption { margin: 4px 0 0; }
+svg { display: block; width: 100%; height: auto; } svg.chart { max-width: 520px; margin: 0 auto; }
+svg text { fill: var(--soft); font: 13.5px system-ui, sans-serif; font-variant-numeric: tabular-nums; }
+.grid { stroke: var(--rule); } .axis { stroke: var(--soft); } .level { stroke: var(--soft); stroke-dasharray: 5 4; }
+.line { fill: none; stroke: var(--blue); stroke-width: 2; stroke-linejoin: round; }
+.dot { fill: var(--blue); stroke: var(--card); stroke-width: 1.5; } .bar { fill: var(--blue); }
+.above { fill: var(--blue); } .below { fill: var(--orange); }
+.table { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: 6px 12px; border-bottom: 1px solid var(--rule); vertical-align: top; }
+tr:last-child td { border-bottom: 0; } th { color: var(--soft); font-weight: 500; font-size: .85rem; }
+.number { text-align: right; white-space: nowrap; } td:first-child { white-space: nowrap; }
+.keep { white-space: nowrap; display: inline-block; margin-right: 12px; }
+@media (max-width: 560px) { th, td { padding: 5px 7px; } table { font-size: .84rem; } }
+ul { padding-left: 20px; margin: 0 0 12px; } li { max-width: 85ch; overflow-wrap: anywhere; }
+pre { overflow-x: auto; background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 12px;
+  font: 13px/1.45 ui-monospace, monospace; }
+"""
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """The whole file."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+    )
+
+
+def notes(notes: Iterable[str]) -> str:
+    """A list; what was said several times, once."""
+    items = (f"<li>{escape(note)}{f' (×{n})' if n > 1 else ''}</li>" for note, n in Counter(notes).items())
+    return f"<ul>{''.join(items)}</ul>"
+
+
+class Html(str):
+    """Text that is already escaped."""
+
+
+def figures(figures: dict[str, str]) -> str:
+    """Key figures, each with its label."""
+    items = (f"<div><dt>{escape(label)}</dt><dd>{escape(text)}</dd></div>" for label, text in figures.items())
+    return f'<dl class="figures">{"".join(items)}</dl>'
+
+
+def figure(caption: str, svg: str) -> str:
+    """A drawing with its caption."""
+    return f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int]) -> str:
+    """Rows of text; the columns in `numbers` to the right."""
+
+    def cell(tag: str, column: int, text: str) -> str:
+        kind = ' class="number"' if column in numbers else ""
+        return f"<{tag}{kind}>{text if isinstance(text, Html) else escape(text)}</{tag}>"
+
+    lines = ["".join(cell("th", i, text) for i, text in enumerate(head))]
+    lines += ["".join(cell("td", i, text) for i, text in enumerate(row)) for row in rows]
+    return f'<div class="table"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>'
