@@ -16,6 +16,7 @@ from fedspan.channel import Channel
 from fedspan.errors import FedspanError, InputError
 from fedspan.federation.participation import Participation
 from fedspan.ledger import Ledger
+from fedspan.privacy.dp import PaperDP, RowDP
 from fedspan.run import run
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ __all__ = [
     "FedspanError",
     "InputError",
     "Ledger",
+    "PaperDP",
     "Participation",
+    "RowDP",
     "algorithms",
     "channel",
     "engines",

@@ -18,6 +18,10 @@ class CheckpointError(InputError):
     """A checkpoint is damaged, or belongs to another run."""
 
 
+class PrivacyError(InputError):
+    """What is asked would release more than was agreed; nothing was sent."""
+
+
 class ProtocolError(FedspanError):
     """A message asked for something undeclared, or carried something undeclared."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ class Exchange:
     seconds: tuple[float, ...]
     missing: tuple[str, ...] = ()
     failures: dict[str, str] = field(default_factory=dict)
+    noise: float = 0.0  # deviation of the noise over the sensitivity of what left; 0: none was added
+    sampled: float = 1.0  # the probability with which a row was in it, by a draw that only the client saw
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,10 @@ class Ledger:
         """Questions and answers, the opening's included: what latency multiplies."""
         return sum(1 for _ in self._exchanges())
 
+    def count(self, task: str) -> int:
+        """How often that was asked."""
+        return sum(1 for e in self._exchanges() if e.task == task)
+
     @property
     def bytes_up(self) -> int:
         return sum(sum(e.bytes_up) for e in self._exchanges())
@@ -112,10 +119,26 @@ class Ledger:
         return [e.text for e in self.events if isinstance(e, Note)]
 
     def epsilon(self, delta: float) -> float:
-        """The ε spent: 0 if nothing was released, infinite if arrays left without noise, as all do for now."""
+        """The ε of all that left the client that released most: infinite if anything left without noise.
+
+        It is counted when it leaves, whether or not it arrived. Which clients are asked is no secret from the server,
+        so partial participation counts only where a client was not asked.
+        """
         if not 0 < delta < 1:
             raise InputError(f"need delta between 0 and 1, got {delta!r}")
-        return math.inf if any(sum(e.bytes_up) for e in self._exchanges()) else 0.0
+        spent: dict[str, Counter[tuple[float, float]]] = {}
+        for event in self._exchanges():
+            for client, sent in zip(event.clients, event.bytes_up, strict=True):
+                if sent and event.noise == 0:
+                    return math.inf
+                if sent:
+                    spent.setdefault(client, Counter())[event.noise, event.sampled] += 1
+        if not spent:
+            return 0.0
+        from fedspan.privacy.accountant import epsilon
+
+        distinct = {frozenset(releases.items()) for releases in spent.values()}
+        return max(epsilon(dict(releases), delta) for releases in distinct)
 
     def history(self) -> list[dict[str, float]]:
         """One dict per round: its metrics, and bytes and seconds so far."""

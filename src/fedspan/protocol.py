@@ -103,6 +103,14 @@ class Sensitivity:
 
     power: int
 
+    def bound(self, C: float, replace_one: bool = False) -> float:
+        """By how much one row more or less changes the array; or one row in the place of another.
+
+        Replacing is removing and adding: at most twice as much. Counts change by 1 still, and for releases of second
+        order, positive semidefinite as aaᵀ is, ‖aaᵀ - bbᵀ‖_F ≤ √2 C² (nothing is negative in their inner product).
+        """
+        return C**self.power * ({0: 1.0, 2: 2**0.5}.get(self.power, 2.0) if replace_one else 1.0)
+
 
 @dataclass(frozen=True)
 class Task:

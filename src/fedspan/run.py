@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ from fedspan.checkpoint import Checkpoint, in_c_order
 from fedspan.errors import ClientError, InputError
 from fedspan.federation.participation import Participation
 from fedspan.ledger import Exchange, Ledger, Note, RoundEnd
+from fedspan.privacy.plan import Plan
 from fedspan.protocol import Array, Ask, Replies, Round, Server
 from fedspan.rng import SERVER, Streams
 
@@ -34,7 +35,7 @@ class Engine(Protocol):
 
     @property
     def clients(self) -> Sequence[str]: ...
-    def start(self, server: Server[Any], channel: Channel, seed: int) -> Session: ...
+    def start(self, server: Server[Any], channel: Channel, seed: int, privacy: Plan | None = None) -> Session: ...
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,14 @@ def run(
     ledger: Ledger | None = None,
     callback: Callable[[Info], None] | None = None,
     about: Mapping[str, Any] | None = None,
+    privacy: Plan | None = None,
 ) -> Result[S]:
     """Run an algorithm for at most `rounds` rounds, from its checkpoint if there is one.
 
     Every client asked must answer, unless `min_clients` says how many are enough: then the algorithm is told who is
     missing. With a checkpoint, a crash repeats at most one round (more if the checkpoint is not written every round);
-    `about` is what else names the run: a checkpoint that differs in it is refused.
+    `about` is what else names the run: a checkpoint that differs in it is refused. `privacy` is what may leave the
+    clients, and with how much noise: a question that is not in it is not sent.
     """
     channel, ledger = channel or Channel(), ledger if ledger is not None else Ledger()
     clients = tuple(engine.clients)
@@ -89,7 +92,9 @@ def run(
         "seed": seed,
     }
     name |= about or {}
-    session = engine.start(algorithm, channel, seed)
+    if privacy:
+        name["privacy"] = repr(privacy)
+    session = engine.start(algorithm, channel, seed, privacy) if privacy else engine.start(algorithm, channel, seed)
 
     def drive(generator: Round[S], cohort: tuple[str, ...], number: int) -> S:
         """Carry the generator's questions to the cohort until it returns the new state."""
@@ -98,7 +103,12 @@ def run(
             ask = next(generator)
             while True:
                 to = cohort if ask.to is None else ask.to
+                if privacy:
+                    privacy.check(ask, ledger.count(ask.task))
                 replies, event = session.exchange(ask, to, number, exchange)
+                if privacy:
+                    event = replace(event, noise=privacy.multiplier(ask.task), sampled=privacy.sampled[ask.task])
+                    replies = privacy.restored(ask, replies, algorithm.client)
                 ledger.add(event)
                 if len(to) - len(replies.missing) < min(need, len(to)) and (min_clients is None or ask.to is None):
                     raise _too_few(event, min(need, len(to)))

@@ -9,7 +9,23 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
-from fedspan.algorithms import Davidson, DrSvd, Faps, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
+from fedspan.algorithms import (
+    Davidson,
+    DrSvd,
+    Faps,
+    FedPower,
+    Gram,
+    Krylov,
+    LocalPower,
+    NoisyGram,
+    NoisyPower,
+    PaperNoise,
+    Ssi,
+    Uda,
+    Wda,
+)
+from fedspan.privacy.dp import RowDP
+from fedspan.privacy.plan import Plan, Release, plan_for
 from fedspan.protocol import Array, Server
 
 Clients = Mapping[str, Array]
@@ -44,7 +60,15 @@ class Row:
     enough: int = 100  # rounds in which it reaches the centralised answer,
     angle: float | None = 1e-6  # to this angle; None: the theory promises none
     answer: Callable[[Any, Clients], Array] = principal  # the centralised answer, (d, k)
+    privacy: RowDP | None = None  # with which it must be run; then no lossy channel may be
 
+    def plan(self) -> Plan | None:
+        if self.privacy is None:
+            return None
+        return plan_for(self.privacy, self.server.client, [Release(*planned) for planned in self.server.planned()])
+
+
+SIMULATED = RowDP(epsilon=5.0, delta=1e-3, row_norm=15.0, simulate=True)  # keyed noise, so that runs repeat
 
 TABLE: dict[str, Row] = {
     "ssi": Row(Ssi(k=3, tol=1e-9)),
@@ -61,5 +85,8 @@ TABLE: dict[str, Row] = {
     "wda": Row(Wda(k=3), rounds=2, angle=None),
     "drsvd": Row(DrSvd(k=3), rounds=2, angle=None),
     "gram": Row(Gram(k=3), rounds=2),
+    "noisy gram": Row(NoisyGram(k=3), rounds=2, angle=None, privacy=SIMULATED),
+    "noisy block": Row(NoisyPower(k=2, d=12, width=6, rounds=3, center=False), angle=None, privacy=SIMULATED),
+    "paper noise": Row(PaperNoise(k=3, tol=0.0), angle=None),
     "gram scaled": Row(Gram(k=3, scale=True), rounds=2),
 }

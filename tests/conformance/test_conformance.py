@@ -48,15 +48,24 @@ def exact(request: pytest.FixtureRequest) -> Row:
 
 
 @pytest.fixture(params=CHANNELS)
-def channel(request: pytest.FixtureRequest) -> Channel:
-    return CHANNELS[request.param]
+def channel(request: pytest.FixtureRequest, row: Row) -> Channel:
+    """Private runs are tested over the channel that they may have."""
+    return CHANNELS[request.param] if row.privacy is None else Channel()
+
+
+@pytest.fixture(params=[name for name, row in TABLE.items() if row.privacy is None])
+def open_row(request: pytest.FixtureRequest) -> Row:
+    """An algorithm whose messages a channel may change."""
+    return TABLE[request.param]
 
 
 def start(
     row: Row, clients: Any = None, channel: Channel | None = None, wire: bool = False, **more: Any
 ) -> Result[Any]:
     engine = InProcess(row.clients() if clients is None else clients, threads=1, wire=wire)
-    return run(row.server, engine, **{"rounds": row.rounds, "seed": 3, "channel": channel} | more)
+    return run(
+        row.server, engine, **{"rounds": row.rounds, "seed": 3, "channel": channel, "privacy": row.plan()} | more
+    )
 
 
 def bits(result: Result[Any]) -> tuple[Any, ...]:
@@ -132,7 +141,7 @@ def test_a_round_cut_off_in_the_middle_is_repeated_to_the_bit(row: Row, channel:
 
     want = start(row, channel=channel)
     last = want.rounds
-    options: dict[str, Any] = {"rounds": row.rounds, "seed": 3, "channel": channel}
+    options: dict[str, Any] = {"rounds": row.rounds, "seed": 3, "channel": channel, "privacy": row.plan()}
     with pytest.raises(Killed):
         run(row.server, Failing(row.clients(), threads=1), checkpoint=Checkpoint(tmp_path), **options)
     assert bits(start(row, channel=channel, checkpoint=Checkpoint(tmp_path))) == bits(want)
@@ -199,10 +208,10 @@ def odd(calls: list[str], factor: float = 1.01) -> Stage:
 
 
 @pytest.mark.parametrize("link", ["up", "down"])
-def test_an_odd_stage_is_visibly_applied(row: Row, link: str) -> None:
+def test_an_odd_stage_is_visibly_applied(open_row: Row, link: str) -> None:
     calls: list[str] = []
-    result = start(row, channel=Channel(**{link: odd(calls)}))
-    assert bits(result) != bits(start(row))
+    result = start(open_row, channel=Channel(**{link: odd(calls)}))
+    assert bits(result) != bits(start(open_row))
     messages = sum(len(row["clients"]) for row in result.ledger.rows() if row["event"] == "exchange")
     assert calls.count("decode") == messages
     assert calls.count("encode") == (messages if link == "up" else result.ledger.exchanges)  # a broadcast is coded once

@@ -57,7 +57,16 @@ class FedPowerClient(LocalClient):
         """Alg. 2, lines 4 to 6; also ZᵀM_iZ."""
         Z_i, Y_i, T = self.local(state, arrays["Z"], int(arrays["steps"]))
         D = _ALIGN[self.align](Z_i, arrays["Z1"])  # (3.2) or (3.16)
-        return state, {"Y": Y_i @ D, "T": T}
+        return state, {"Y": self.perturb(Y_i @ D, Z_i, rng), "T": T}
+
+    @task(releases={"Y": None, "T": Sensitivity(2)})
+    def iterate(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        Z_i, Y_i, T = self.local(state, arrays["Z"], int(arrays["steps"]))
+        return state, {"Y": self.perturb(Y_i, Z_i, rng), "T": T}
+
+    def perturb(self, Y: Array, Z_i: Array, rng: Streams) -> Array:
+        """What is sent, for Y; the paper's noise is in paper_noise.py."""
+        return Y
 
 
 @dataclass(frozen=True)
@@ -153,16 +162,23 @@ class FedPower(Server[FedPowerState]):
             name, arrays["Z1"] = "iterate_aligned", (yield from _baseline(S_t, state.sizes, arrays))
         replies = yield Ask(name, arrays, Each() if each else want, to)  # Alg. 2, lines 4 to 7; Alg. 3, lines 4 to 10
         w = self.weights(replies, S_t, state.sizes)
-        Y = _aggregate(replies, "Y", w, state.sizes)  # (d, r)
+        Y = self.perturb(_aggregate(replies, "Y", w, state.sizes), Z, state.moments.n, rng)  # (d, r)
         T = _aggregate(replies, "T", w, state.sizes) if p > 1 else Z.T @ Y  # (r, r)
         theta, S, R = rayleigh_ritz(np.eye(len(T)), T, k) if p > 1 else rayleigh_ritz(Z, Y, k)
         n, whole = state.moments.n, sum(w.values())  # 1, but for Scheme 2, where it is so on average
         exact = p == 1 and not each and len(w) == len(state.sizes)
         kkt = n * float(np.linalg.norm(R)) / (state.moments.trace or 1.0) if exact else np.nan
-        Z_next, Z_k = orthonormal(Y) if p > 1 else polar(Y), Z @ S[:, :k]  # see power.py on polar
+        Z_next, Z_k = orthonormal(Y) if p > 1 else self.orth(Y), Z @ S[:, :k]
         changes = np.append(state.changes, projection_distance(Z_next, Z_k))[-2 * _WINDOW :]
         theta = theta[:k] * (n / whole)
         return FedPowerState(state.moments, Z_next, Z_k, theta, kkt, state.sizes, state.t + 1, changes)
+
+    def orth(self, Y: Array) -> Array:
+        return polar(Y)  # see power.py
+
+    def perturb(self, Y: Array, Z: Array, n: int, rng: Streams) -> Array:
+        """What the server goes on with, for Y; the paper's noise is in paper_noise.py."""
+        return Y
 
     def steps(self, t: int) -> int:
         """Local iterations before the next communication, after t of them."""

@@ -26,6 +26,8 @@ from fedspan.engines.transcript import Transcript
 from fedspan.errors import InputError
 from fedspan.federation.clients import named
 from fedspan.ledger import Exchange
+from fedspan.privacy.guard import Guard
+from fedspan.privacy.plan import Plan
 from fedspan.protocol import Arrays, Ask, Client, Replies, Server
 from fedspan.rng import rng_for
 
@@ -85,15 +87,20 @@ class InProcess:
     def clients(self) -> Sequence[str]:
         return tuple(self.data)
 
-    def start(self, server: Server[Any], channel: Channel, seed: int) -> _Session:
-        return _Session(self, server, channel, seed)
+    def start(self, server: Server[Any], channel: Channel, seed: int, privacy: Plan | None = None) -> _Session:
+        return _Session(self, server, channel, seed, privacy)
 
 
 class _Session:
-    def __init__(self, engine: InProcess, server: Server[Any], channel: Channel, seed: int) -> None:
+    def __init__(
+        self, engine: InProcess, server: Server[Any], channel: Channel, seed: int, privacy: Plan | None
+    ) -> None:
         self.engine, self.seed = engine, seed
         self.hub = Hub(channel, seed)
         options = server.client_options()
+        if privacy:
+            options = {**options, "row_norm": privacy.row_norm}  # the client's own door bounds its rows
+        budgets = {name: privacy.budget(name) for name in engine.data} if privacy else {}
 
         def open_client(name: str) -> Client[Any]:
             data = engine.data[name]
@@ -103,7 +110,8 @@ class _Session:
                 raise type(error)(f"client {name!r}: {error}") from error
 
         def site(name: str) -> Site:
-            return Site(name, server.client, partial(open_client, name), channel, seed)
+            guard = Guard(privacy, budgets[name]) if privacy else None
+            return Site(name, server.client, partial(open_client, name), channel, seed, guard)
 
         self._site: Callable[[str], Site] = site
         self.sites: dict[str, Site] = {}

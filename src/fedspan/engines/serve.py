@@ -10,6 +10,7 @@ from fedspan.channel.stage import Channel
 from fedspan.channel.wire import Message
 from fedspan.checkpoint import build, in_c_order
 from fedspan.errors import FedspanError, InputError
+from fedspan.privacy.guard import Guard
 from fedspan.protocol import Client, checked_release, declared, tasks_of
 from fedspan.rng import Streams
 
@@ -20,11 +21,18 @@ class Site:
     `open` makes the client object next to its data; it may be called again after the engine closed that object.
     """
 
-    __slots__ = ("down", "kind", "name", "open", "seed", "started", "state", "up")
+    __slots__ = ("down", "guard", "kind", "name", "open", "seed", "started", "state", "up")
 
     def __init__(
-        self, name: str, kind: type[Client[Any]], open: Callable[[], Client[Any]], channel: Channel, seed: int
+        self,
+        name: str,
+        kind: type[Client[Any]],
+        open: Callable[[], Client[Any]],
+        channel: Channel,
+        seed: int,
+        guard: Guard | None = None,
     ) -> None:
+        self.guard = guard
         self.name, self.kind, self.open, self.seed = name, kind, open, seed
         self.down = Receiver(channel.down) if channel.down.kinds else None
         self.up = Sender(channel.up, channel.up.init()[0]) if channel.up.kinds else None
@@ -42,9 +50,12 @@ class Site:
         rng = Streams(self.seed, message.round, message.exchange, self.name)
         try:
             state, reply = task.call(client, self.state, arrays, rng)
+            released = checked_release(task, reply)
+            if self.guard:
+                released = self.guard.protect(task, released, rng)
         except InputError as error:
             raise type(error)(f"client {self.name!r}: {error}") from error
-        out = message._replace(arrays=in_c_order(checked_release(task, reply)), ack=self.down.last if self.down else 0)
+        out = message._replace(arrays=in_c_order(released), ack=self.down.last if self.down else 0)
         if self.up:
             out = self.up.encode(out, rng)
         if state is not self.state:
@@ -57,6 +68,7 @@ class Site:
             "state": self.state,
             "up": self.up.snapshot() if self.up else None,
             "down": self.down.snapshot() if self.down else None,
+            "released": self.guard.snapshot() if self.guard else None,
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -65,6 +77,8 @@ class Site:
         for link, memory in ((self.up, saved["up"]), (self.down, saved["down"])):
             if link and memory:
                 link.restore(memory)
+        if self.guard:
+            self.guard.restore(saved["released"])
 
 
 def explain(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -25,10 +26,12 @@ from fedspan.channel import Channel, delta, only, pack, quantize
 from fedspan.errors import InputError, nearest
 from fedspan.estimators.auto import Auto, Problem
 from fedspan.estimators.launch import launch, whole
+from fedspan.estimators.private import PAPER_WARNING, forecast, hindsight, paper_noise, private
 from fedspan.federation.clients import open_clients
 from fedspan.federation.participation import Participation
 from fedspan.federation.schema import Schema
-from fedspan.ledger import Ledger
+from fedspan.ledger import Ledger, Note
+from fedspan.privacy.dp import PaperDP, RowDP
 from fedspan.protocol import Server
 from fedspan.run import Info, Result
 
@@ -69,8 +72,10 @@ def checked(request: Request, schema: Schema) -> Request:
         raise InputError(f"need local_steps to be an integer of at least 1, got {request.local_steps!r}")
     if request.participation is not None and not isinstance(request.participation, Participation):
         raise InputError(f"need participation to be a fedspan.Participation, got {request.participation!r}")
-    if request.privacy is not None or request.secure:
-        raise InputError("differential privacy and secure aggregation are not in this version yet; leave them out")
+    if request.privacy is not None and not isinstance(request.privacy, RowDP | PaperDP):
+        raise InputError(f"need privacy to be a fedspan.RowDP or a fedspan.PaperDP, got {request.privacy!r}")
+    if request.secure:
+        raise InputError("secure aggregation is not in this version yet; leave it out")
     return replace(request, n_components=int(k), max_rounds=int(request.max_rounds))
 
 
@@ -82,7 +87,9 @@ def choose(request: Request, schema: Schema, clients: int) -> tuple[Server[Any],
             schema.n_features, request.n_components, clients, schema.rows,
             request.participation is not None, request.local_steps is not None,
         )  # fmt: skip
-        if request.bits == "auto" or request.prior is not None:
+        if isinstance(request.privacy, PaperDP):
+            solver, why = FedPower(), "privacy=PaperDP(…) is this paper's own noise"
+        elif request.bits == "auto" or request.prior is not None:
             what = "bits='auto'" if request.bits == "auto" else "a warm start"
             solver, why = Krylov(), f"{what} is asked for, which krylov can do"
         elif request.bits is not None and not (problem.partial or problem.local_steps):
@@ -156,10 +163,27 @@ def solve(
     """Check, choose, run."""
     data, schema = open_clients(clients)
     request = checked(request, schema)
-    solver, why = choose(request, schema, len(data))
+    chosen, plan, notes = None, None, []
+    solver: Server[Any]
+    if isinstance(request.privacy, RowDP):
+        chosen = private(request, schema, len(data), min_clients)
+        solver, why, plan = chosen.solver, chosen.why, chosen.plan
+        notes = [forecast(chosen, request.privacy, schema, len(data), bool(request.secure))]
+    else:
+        solver, why = choose(request, schema, len(data))
+    if isinstance(request.privacy, PaperDP):
+        solver, notes = paper_noise(request.privacy, solver), [PAPER_WARNING]
+        warnings.warn(PAPER_WARNING, UserWarning, stacklevel=3)
     channel = channel_for(solver, request.bits)
+    ledger = ledger if ledger is not None else Ledger()
+    for note in notes:
+        ledger.add(Note(note))
     result = launch(
         solver, data, why=why, rounds=request.max_rounds, seed=seed, channel=channel, engine=engine, callback=callback,
         checkpoint=checkpoint, ledger=ledger, min_clients=min_clients, about={"features": schema.n_features},
+        privacy=plan,
     )  # fmt: skip
+    if chosen:
+        theta, clients_ = float(result.state.theta[-1]), len(data)
+        ledger.add(Note(hindsight(chosen, schema.n_features, theta, clients_, bool(request.secure))))
     return result, schema

@@ -2,7 +2,8 @@
 
 Notation: A (n, d) the rows, μ (d,) the mean that is taken off, s (d,) the scale that is divided by (None: neither),
 B = (A - 1μᵀ) diag(1/s), M = BᵀB. B is never formed: dense rows (in memory or memory-mapped, of any numeric dtype)
-are shifted in blocks that stay in the cache, sparse ones by rank-one corrections.
+are shifted in blocks that stay in the cache, sparse ones by rank-one corrections. With a bound C on the norm of a row,
+each row of B is shortened to it: row i is multiplied by w_i = min(1, C/‖b_i‖) (w is computed once per μ).
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ def _mapping(A: Any) -> mmap.mmap | None:
 class Rows:
     """The rows of one client: sums, squares, products with M and M itself, for a given shift and scale."""
 
-    def __init__(self, A: Any) -> None:
+    def __init__(self, A: Any, row_norm: float = np.inf) -> None:
         self.A = _canonical(A) if sp.issparse(A) else A
         self.n, self.d = A.shape
         self.sparse = sp.issparse(A)
+        self.row_norm = row_norm
         self._map = _mapping(self.A)
         self._origin = np.frombuffer(self._map, dtype=np.uint8).ctypes.data if self._map else 0
         self._gram: tuple[Array | None, Array | None, Array] | None = None
@@ -59,7 +61,7 @@ class Rows:
     def _blocks(self, mu: Array | None, entries: int) -> Iterator[Array]:
         """The dense rows in blocks of float64, shifted by μ; without a copy where none is needed."""
         step = max(1, entries // self.d)
-        if mu is None and self.A.dtype == np.float64:
+        if mu is None and self.A.dtype == np.float64 and self.row_norm == np.inf:
             for start in range(0, self.n, step):
                 yield self.A[start : start + step]
                 self._forget(start, start + step)
@@ -68,7 +70,10 @@ class Rows:
         shift = np.zeros(self.d) if mu is None else mu
         for start in range(0, self.n, step):
             rows = self.A[start : start + step]
-            yield np.subtract(rows, shift, out=buffer[: len(rows)], dtype=np.float64)
+            block = np.subtract(rows, shift, out=buffer[: len(rows)], dtype=np.float64)
+            if self.row_norm < np.inf:
+                block *= self._shrink(np.sqrt(np.einsum("ij,ij->i", block, block)))[:, None]
+            yield block
             self._forget(start, start + step)
 
     def _forget(self, start: int, stop: int) -> None:
@@ -80,8 +85,29 @@ class Rows:
         low, high = (first + start * stride) // page * page, first + min(stop, self.n) * stride
         self._map.madvise(mmap.MADV_DONTNEED, low, high - low)
 
+    def _shrink(self, norms: Array) -> Array:
+        """w for rows of those norms."""
+        return self.row_norm / np.maximum(norms, self.row_norm)
+
+    def _weights(self, mu: Array | None) -> Array:
+        """w of sparse rows, which are not spread out for it."""
+        squares = np.asarray(self.A.multiply(self.A).sum(axis=1)).ravel()
+        if mu is not None:
+            squares = np.maximum(squares - 2 * (self.A @ mu) + mu @ mu, 0.0)
+        return self._shrink(np.sqrt(squares))
+
+    def longer(self) -> int:
+        """How many rows are longer than the bound."""
+        if self.sparse:
+            return int(np.sum(self._weights(None) < 1))
+        step = max(1, _BLOCK // self.d)
+        parts = (np.asarray(self.A[i : i + step], dtype=np.float64) for i in range(0, self.n, step))
+        return sum(int(np.count_nonzero(np.einsum("ij,ij->i", p, p) > self.row_norm**2)) for p in parts)
+
     def sums(self) -> Array:
         """Σ a over the rows, (d,)."""
+        if self.sparse and self.row_norm < np.inf:
+            return self.A.T @ self._weights(None)
         if self.sparse:
             return np.asarray(self.A.sum(axis=0, dtype=np.float64)).ravel()
         total = np.zeros(self.d)
@@ -103,10 +129,12 @@ class Rows:
     def squares(self, mu: Array | None) -> Array:
         """Σ (a - μ)² over the rows, (d,): a second pass, so that nothing cancels."""
         if self.sparse:
-            filled = np.bincount(self.A.indices, minlength=self.d)
-            shift = np.zeros(self.d) if mu is None else mu
-            off = np.bincount(self.A.indices, weights=(self.A.data - shift[self.A.indices]) ** 2, minlength=self.d)
-            return off + (self.n - filled) * shift**2
+            at, shift = self.A.indices, np.zeros(self.d) if mu is None else mu
+            w2 = np.ones(self.n) if self.row_norm == np.inf else self._weights(mu) ** 2
+            of_entry = np.repeat(w2, np.diff(self.A.indptr))
+            filled = np.bincount(at, weights=of_entry, minlength=self.d)
+            off = np.bincount(at, weights=of_entry * (self.A.data - shift[at]) ** 2, minlength=self.d)
+            return off + (w2.sum() - filled) * shift**2
         total = np.zeros(self.d)
         for block in self._blocks(mu, _BLOCK):
             total += np.einsum("ij,ij->j", block, block)
@@ -119,6 +147,8 @@ class Rows:
             BW = self.A @ W
             if mu is not None:
                 BW -= mu @ W
+            if self.row_norm < np.inf:
+                BW *= self._weights(mu)[:, None] ** 2
             out = self.A.T @ BW
             if mu is not None:
                 out -= np.outer(mu, BW.sum(axis=0))
@@ -131,10 +161,12 @@ class Rows:
     def gram(self, mu: Array | None, s: Array | None) -> Array:
         """M itself, (d, d)."""
         if self.sparse:
-            G = (self.A.T @ self.A).toarray().astype(np.float64)
+            w = np.ones(self.n) if self.row_norm == np.inf else self._weights(mu)
+            B = self.A if self.row_norm == np.inf else sp.diags_array(w).tocsr() @ self.A
+            G = (B.T @ B).toarray().astype(np.float64)
             if mu is not None:
-                sums = self.sums()
-                G -= np.outer(mu, sums) + np.outer(sums - self.n * mu, mu)
+                sums = self.A.T @ w**2
+                G -= np.outer(mu, sums) + np.outer(sums - np.sum(w**2) * mu, mu)
         else:
             G = np.zeros((self.d, self.d))
             for block in self._blocks(mu, _GRAM_BLOCK):

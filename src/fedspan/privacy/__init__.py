@@ -1,1 +1,1 @@
-"""What leaves a client is bounded, noised, masked and attacked: one module for each."""
+"""What protects a client's rows: noise that is calibrated and charged, masks that hold, attacks that were tried."""

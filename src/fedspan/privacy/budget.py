@@ -1,0 +1,80 @@
+"""What a client may still spend, over all runs: one JSON file at the client, written before anything leaves.
+
+    {"epsilon": 2.0, "delta": 1e-6, "spent": [{"task": "gram", "noise": 4.2, "sampled": 1.0, "when": "2026-…"}]}
+
+The client's owner makes it (`Budget.grant`). A release that would exceed it is refused; so is a file that is missing or
+cannot be read: without a count there is no protection.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedspan.errors import InputError, PrivacyError
+from fedspan.files import write_whole
+from fedspan.privacy.accountant import epsilon
+
+
+class Budget:
+    """One client's file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._read()  # fail before the run, not in its middle
+
+    @classmethod
+    def grant(cls, path: str | os.PathLike[str], epsilon: float, delta: float) -> Budget:
+        """Make the file, or raise what an existing one allows; what was spent stays."""
+        if not epsilon > 0 or not 0 < delta < 1:
+            raise InputError(f"need epsilon above 0 and delta between 0 and 1, got {epsilon!r} and {delta!r}")
+        spent = cls(path)._read()["spent"] if Path(path).exists() else []
+        _write(Path(path), {"epsilon": float(epsilon), "delta": float(delta), "spent": spent})
+        return cls(path)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            tree = json.loads(self.path.read_text(encoding="utf-8"))
+            [(float(s["noise"]), float(s["sampled"])) for s in tree["spent"]]
+            return {"epsilon": float(tree["epsilon"]), "delta": float(tree["delta"]), "spent": list(tree["spent"])}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PrivacyError(
+                f"need a privacy budget in {self.path}, cannot read one ({type(error).__name__}); its owner makes it "
+                "with fedspan.privacy.budget.Budget.grant(path, epsilon, delta)"
+            ) from None
+
+    @property
+    def spent(self) -> float:
+        """The ε spent so far, at the file's δ."""
+        tree = self._read()
+        return epsilon(_counts(tree["spent"]), tree["delta"])
+
+    def charge(self, task: str, noise: float, sampled: float = 1.0) -> None:
+        """Write the release down; if it would exceed the budget, refuse it and write nothing."""
+        tree = self._read()
+        entry = {
+            "task": task,
+            "noise": noise,
+            "sampled": sampled,
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        after = epsilon(_counts([*tree["spent"], entry]), tree["delta"])
+        if after > tree["epsilon"] * (1 + 1e-6):
+            raise PrivacyError(
+                f"{task!r} would exceed the privacy budget in {self.path.name}: epsilon {after:.4g} of "
+                f"{tree['epsilon']:.4g} at delta {tree['delta']:g}; nothing was sent"
+            )
+        _write(self.path, {**tree, "spent": [*tree["spent"], entry]})
+
+
+def _counts(spent: list[dict[str, Any]]) -> Counter[tuple[float, float]]:
+    return Counter((float(s["noise"]), float(s["sampled"])) for s in spent)
+
+
+def _write(path: Path, tree: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(tree, indent=1))

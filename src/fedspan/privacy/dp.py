@@ -1,0 +1,82 @@
+"""What a user asks of differential privacy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedspan.errors import InputError
+
+Neighbours = Literal["add-remove", "replace-one"]
+
+
+@dataclass(frozen=True)
+class RowDP:
+    """(ε, δ)-differential privacy of single rows: what leaves would look nearly the same with any one row left out.
+
+    row_norm : C, the public bound on a row's Euclidean norm (after centering, if asked for). Longer rows are shortened
+        to it. It must be known without looking at the data: the largest norm in the data is itself private.
+    neighbours : "add-remove" (a row more or less; the number of rows is private too), or "replace-one".
+    expect : a public guess of λ_k, the mean square along the last component, for the expected error that is told before
+        anything is sent; None: the most that it can be, C²/k.
+    simulate : draw the noise from the run's keyed streams, so that runs repeat. Whoever knows the seed can take such
+        noise off again: for simulations only, and the report says so. Otherwise it comes from the operating system.
+    budgets : a folder with one file per client, `<client>.json`, in which each client keeps what it may spend and what
+        it has spent over all runs (see `fedspan.privacy.budget`).
+    """
+
+    epsilon: float
+    delta: float
+    row_norm: float | None = None
+    neighbours: Neighbours = "add-remove"
+    expect: float | None = None
+    simulate: bool = False
+    budgets: Any = None
+
+    def __post_init__(self) -> None:
+        _positive("epsilon", self.epsilon)
+        if not _number(self.delta) or not 0 < self.delta < 1:
+            raise InputError(f"need delta above 0 and below 1, got {self.delta!r}; less than 1 / number of rows")
+        if self.row_norm is None:
+            raise InputError(
+                "need row_norm, a public bound on the norm of a row, got none; reading it from the data would leak: "
+                "take it from what the columns mean, such as sqrt(number of features) for features in [-1, 1]"
+            )
+        _positive("row_norm", self.row_norm)
+        if self.expect is not None:
+            _positive("expect", self.expect)
+        if self.neighbours not in ("add-remove", "replace-one"):
+            raise InputError(f"need neighbours to be 'add-remove' or 'replace-one', got {self.neighbours!r}")
+
+
+@dataclass(frozen=True)
+class PaperDP:
+    """FedPower's own calibration (Guo et al., Algorithm 2), to reproduce its tables. **Not sound**, and labelled so.
+
+    ε and δ are for one communication and one entry of AᵀA. The proof has two gaps: it holds the local iterates fixed,
+    which depend on the private rows as soon as there is more than one local step; and it bounds one column of the
+    release where all r are released, which is up to √r more. The noise is also scaled by ‖Z‖_max of private iterates.
+
+    epsilon : ε₁, for what leaves a client. server_epsilon : ε₂, for what leaves the server; None: the same.
+    """
+
+    epsilon: float
+    delta: float = 0.01
+    server_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        _positive("epsilon", self.epsilon)
+        if not _number(self.delta) or not 0 < self.delta < 1:
+            raise InputError(f"need delta above 0 and below 1, got {self.delta!r}")
+        if self.server_epsilon is not None:
+            _positive("server_epsilon", self.server_epsilon)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _positive(name: str, value: Any) -> None:
+    if not _number(value) or value <= 0:
+        raise InputError(f"need {name} above 0, got {value!r}")

@@ -1,0 +1,142 @@
+"""How much noise, how much spent: against closed forms and against the paper's formula."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from fedspan import Ledger, RowDP
+from fedspan.algorithms import NoisyGram
+from fedspan.algorithms.private import PrivateClient
+from fedspan.errors import InputError, PrivacyError
+from fedspan.ledger import Exchange
+from fedspan.privacy.accountant import epsilon, gaussian_mu, multiplier, paper_multiplier
+from fedspan.privacy.budget import Budget
+from fedspan.privacy.plan import Release, plan_for
+
+
+def delta_of(mu: float, eps: float) -> float:
+    """The δ of a Gaussian release with μ = sensitivity over deviation (Balle and Wang 2018, Theorem 8)."""
+    return norm.cdf(mu / 2 - eps / mu) - math.exp(eps) * norm.cdf(-mu / 2 - eps / mu)
+
+
+@pytest.mark.parametrize(("eps", "delta"), [(0.1, 1e-6), (1.0, 1e-6), (1.0, 1e-9), (4.0, 1e-5)])
+@pytest.mark.parametrize("times", [1, 10, 40])
+def test_the_noise_is_what_the_closed_form_asks_for(eps: float, delta: float, times: int) -> None:
+    z = multiplier(eps, delta, times)
+    mu = math.sqrt(times) / z
+    assert delta_of(mu, eps) <= delta * (1 + 1e-6), "not too little"
+    assert delta_of(mu * 1.0005, eps) > delta, "and hardly more than needed"
+    assert epsilon({(z, 1.0): times}, delta) == pytest.approx(eps, rel=2e-3)
+
+
+def test_releases_of_different_noise_add_up_as_one_gaussian() -> None:
+    mixed = {(5.0, 1.0): 3, (20.0, 1.0): 8, (50.0, 1.0): 1}
+    mu = math.sqrt(3 / 25 + 8 / 400 + 1 / 2500)
+    eps = epsilon(mixed, 1e-6)
+    assert delta_of(mu, eps) <= 1e-6 < delta_of(mu, eps - 1e-3)
+
+
+def test_nothing_costs_nothing_and_no_noise_costs_all() -> None:
+    assert epsilon({}, 1e-6) == 0
+    assert epsilon({(0.0, 1.0): 1}, 1e-6) == math.inf
+    with pytest.raises(InputError, match="delta between 0 and 1"):
+        epsilon({}, 1.0)
+
+
+def test_the_papers_formula_asks_for_at_least_eight_times_as_much_over_forty_rounds() -> None:
+    ratio = paper_multiplier(1.0, 1e-6, 40) / multiplier(1.0, 1e-6, 40)
+    assert ratio >= 8
+    assert paper_multiplier(10.0, 1e-6, 1) < multiplier(10.0, 1e-6, 1), "and for one round at ε = 10 too little"
+
+
+def test_secret_sampling_of_rows_needs_less_noise() -> None:
+    z = multiplier(1.0, 1e-6, times=50, q=0.05)
+    assert z < multiplier(1.0, 1e-6, times=50) / 5
+    assert epsilon({(z, 0.05): 50}, 1e-6) <= 1.0 < epsilon({(z * 0.99, 0.05): 50}, 1e-6)
+
+
+def exchange(task: str, clients: tuple[str, ...], noise: float, sent: tuple[int, ...] | None = None) -> Exchange:
+    n = len(clients)
+    return Exchange(1, 0, task, clients, (10,) * n, sent or (10,) * n, (0.0,) * n, noise=noise)
+
+
+def test_the_ledger_counts_what_left_the_client_that_released_most(tmp_path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.epsilon(1e-6) == 0
+    ledger.add(exchange("a", ("x", "y"), 5.0))
+    ledger.add(exchange("a", ("x",), 5.0))
+    ledger.add(exchange("a", ("x", "y"), 5.0, sent=(10, 0)))  # y was asked and sent nothing
+    assert ledger.epsilon(1e-6) == pytest.approx(epsilon({(5.0, 1.0): 3}, 1e-6))
+    assert Ledger.read(tmp_path / "ledger.jsonl").epsilon(1e-6) == ledger.epsilon(1e-6)
+    ledger.add(exchange("b", ("y",), 0.0))
+    assert ledger.epsilon(1e-6) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"epsilon": 0.0}, "epsilon above 0"),
+        ({"epsilon": -1.0}, "epsilon above 0"),
+        ({"epsilon": float("nan")}, "epsilon above 0"),
+        ({"delta": 0.0}, "delta above 0"),
+        ({"delta": 1.0}, "delta above 0"),
+        ({"row_norm": None}, "reading it from the data would leak"),
+        ({"row_norm": 0.0}, "row_norm above 0"),
+        ({"row_norm": math.inf}, "row_norm above 0"),
+        ({"neighbours": "both"}, "'add-remove' or 'replace-one'"),
+        ({"expect": 0.0}, "expect above 0"),
+    ],
+    ids=str,
+)
+def test_a_wish_that_makes_no_sense_is_refused(bad: dict, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        RowDP(**{"epsilon": 1.0, "delta": 1e-6, "row_norm": 1.0} | bad)
+
+
+def test_a_plan_spends_all_of_the_budget_and_no_more() -> None:
+    planned = [Release(*p) for p in NoisyGram(k=2).planned()]
+    plan = plan_for(RowDP(1.0, 1e-6, 2.0), PrivateClient, planned)
+    spent = {(plan.multiplier(task), 1.0): times for task, times in plan.limits.items()}
+    assert epsilon(spent, 1e-6) == pytest.approx(1.0, rel=1e-3)
+    assert epsilon(spent, 1e-6) <= 1.0 + 1e-5
+
+
+def test_what_has_no_sensitivity_has_no_plan() -> None:
+    with pytest.raises(InputError, match="without a known sensitivity"):
+        plan_for(RowDP(1.0, 1e-6, 1.0), PrivateClient, [Release("multiply_on_grid", "Y", 1, 1.0)])
+    with pytest.raises(InputError, match="also releases 'longer'"):
+        plan_for(RowDP(1.0, 1e-6, 1.0), PrivateClient, [Release("census", "n", 1, 1.0)])
+
+
+def test_a_budget_is_kept_over_runs_and_refuses_what_would_exceed_it(tmp_path) -> None:
+    path = tmp_path / "north.json"
+    budget = Budget.grant(path, 1.0, 1e-6)
+    z = 1 / gaussian_mu(1.0, 1e-6) * math.sqrt(2) * 1.0001  # two of these are just allowed
+    budget.charge("gram", z)
+    assert 0 < budget.spent < 1
+    Budget(path).charge("gram", z)  # another run
+    before = path.read_bytes()
+    with pytest.raises(PrivacyError, match=r"would exceed the privacy budget in north.json"):
+        Budget(path).charge("gram", z)
+    assert path.read_bytes() == before
+    Budget.grant(path, 3.0, 1e-6).charge("gram", z)  # its owner may raise it; what was spent stays
+    assert Budget(path).spent > 1
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"epsilon": 1, "delta": 1e-6, "spent": [{}]}', "[1, 2]"])
+def test_a_budget_that_cannot_be_read_stops_everything(tmp_path, text) -> None:
+    path = tmp_path / "b.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(PrivacyError, match="need a privacy budget"):
+        Budget(path)
+
+
+def test_the_noise_multiplier_of_a_task_is_that_of_its_arrays_together() -> None:
+    plan = plan_for(
+        RowDP(1.0, 1e-6, 1.0), PrivateClient, [Release("census", "n", 1, 0.5), Release("census", "longer", 1, 0.5)]
+    )
+    z = plan.noise["census"]["n"]
+    np.testing.assert_allclose(plan.multiplier("census"), z / math.sqrt(2))

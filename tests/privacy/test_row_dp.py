@@ -1,0 +1,299 @@
+"""Row-level privacy from end to end: rows are bounded, releases noised, what is not planned is refused."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from fedspan import FederatedPCA, FederatedSVD, PaperDP, RowDP, run
+from fedspan.algorithms import Gram, NoisyGram, NoisyPower
+from fedspan.algorithms.private import PrivateClient
+from fedspan.engines import InProcess
+from fedspan.errors import ClientError, InputError, PrivacyError
+from fedspan.numerics.operators import Rows
+from fedspan.numerics.orthonormal import orthonormal, projection_distance
+from fedspan.privacy import noise
+from fedspan.privacy.accountant import gaussian_mu
+from fedspan.privacy.attacks import mu_lower_bound
+from fedspan.privacy.budget import Budget
+from fedspan.privacy.guard import Guard
+from fedspan.privacy.plan import Release, plan_for
+from fedspan.protocol import Replies, Sensitivity, tasks_of
+from fedspan.rng import SERVER, Streams
+
+DP = RowDP(epsilon=4.0, delta=1e-5, row_norm=2.0)
+
+
+def table(n: int = 400, d: int = 6, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, d)) * 0.5 ** np.arange(d) + 0.3
+
+
+def shortened(A: np.ndarray, mu: np.ndarray | float, C: float) -> np.ndarray:
+    B = A - mu
+    return B * (C / np.maximum(np.linalg.norm(B, axis=1), C))[:, None]
+
+
+@pytest.mark.parametrize(
+    "form", [np.asarray, sp.csr_array, lambda A: (A * 10).astype(np.int16)], ids=["dense", "sparse", "int"]
+)
+@pytest.mark.parametrize("shift", [False, True])
+def test_rows_are_shortened_to_the_bound_and_no_more(form, shift) -> None:
+    A = form(table())
+    dense = np.asarray(A.toarray() if sp.issparse(A) else A, dtype=float)
+    C = float(np.median(np.linalg.norm(dense, axis=1)))
+    mu = dense.mean(axis=0) if shift else None
+    rows, B = Rows(A, C), shortened(dense, dense.mean(axis=0) if shift else 0.0, C)
+    V = np.random.default_rng(1).normal(size=(6, 3))
+    np.testing.assert_allclose(rows.gram(mu, None), B.T @ B, rtol=1e-11, atol=1e-9)
+    np.testing.assert_allclose(rows.multiply(V, mu, None), B.T @ (B @ V), rtol=1e-11, atol=1e-9)
+    np.testing.assert_allclose(rows.squares(mu), (B**2).sum(axis=0), rtol=1e-11)
+    np.testing.assert_allclose(rows.sums(), shortened(dense, 0.0, C).sum(axis=0), rtol=1e-11, atol=1e-9)
+    assert rows.longer() == np.sum(np.linalg.norm(dense, axis=1) > C)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_one_row_changes_each_release_by_no_more_than_is_declared(replace: bool) -> None:
+    """At the bound for the worst row: a sensitivity that is too small would be seen, one that is too large too."""
+    rng, C, worst = np.random.default_rng(0), 1.7, {}
+    for _ in range(60):
+        A, Z = table(12, 5, int(rng.integers(1 << 30))), orthonormal(rng.normal(size=(5, 3)))
+        a, b = Z[:, 0] * 9.0, Z[:, 1] * 9.0  # longer than C, in the span of Z, at right angles
+        more = [np.vstack([A, a]), np.vstack([A, b]) if replace else A]
+        clients = [PrivateClient(rows, row_norm=C) for rows in more]
+        for name in ("census", "add_up", "weigh", "triangle", "project"):
+            task = tasks_of(PrivateClient)[name]
+            one, two = (task.call(c, None, {"Z": Z}, None)[1] for c in clients)
+            for array in task.releases:
+                change = np.linalg.norm(np.asarray(one[array] - two[array], dtype=float))
+                worst[name, array] = max(worst.get((name, array), 0.0), change)
+    for (name, array), change in worst.items():
+        bound = tasks_of(PrivateClient)[name].releases[array].bound(C, replace)
+        assert change <= bound * (1 + 1e-12), (name, array)
+        if array in ("G", "Y"):
+            assert change >= bound * (1 - 1e-9), f"{array}: the bound is reached"
+    assert Sensitivity(1).bound(C, replace) == (2 * C if replace else C)
+
+
+def test_a_block_that_is_not_orthonormal_is_refused() -> None:
+    client = PrivateClient(table(), row_norm=1.0)
+    with pytest.raises(InputError, match="orthonormal"):
+        client.project(None, {"Z": 1.001 * np.eye(6)[:, :2]}, None)
+
+
+def test_noise_stands_on_the_grid_and_has_the_deviation_that_was_asked_for() -> None:
+    g = noise.step(4.0, 100)
+    assert g == 2.0 ** round(math.log2(g))
+    assert noise.widened(4.0, 100) <= 4.0 * (1 + 2**-10)
+    x = np.linspace(-3, 3, 40_000)
+    k = noise.on_grid(x, g, 5.0, noise.system_normal(x.size))
+    assert k.dtype == np.int64
+    off = k * g - x
+    assert off.std() == pytest.approx(5.0, rel=0.02)
+    assert abs(off.mean()) < 0.1
+    assert np.mean(np.abs(off) > 10) == pytest.approx(0.0455, abs=0.006), "two deviations: a Gaussian's tail"
+    fresh = noise.system_normal(1000)
+    assert not np.array_equal(fresh, noise.system_normal(1000))
+
+
+def drive(server, clients, plan, rng, system=True):
+    """The run of a private server without an engine, and all that was released: (task, array, decoded sum)."""
+    guards = {name: Guard(plan) for name in clients}
+    seen = []
+
+    def answer(ask):
+        task = tasks_of(server.client)[ask.task]
+        total = {}
+        for name, client in clients.items():
+            out = guards[name].protect(task, task.call(client, None, ask.arrays, rng)[1], rng)
+            total = {k: total.get(k, 0) + v for k, v in out.items()}
+        replies = plan.restored(ask, Replies(tuple(clients), total=total), server.client)
+        seen.append((ask, replies.total))
+        return replies
+
+    def finish(generator):
+        try:
+            ask = next(generator)
+            while True:
+                ask = generator.send(answer(ask))
+        except StopIteration as stop:
+            return stop.value
+
+    streams = Streams(0, 0, 0, SERVER)
+    state = finish(server.init(streams))
+    while not server.done(state):
+        state = finish(server.round(state, streams))
+    return seen
+
+
+SOLVERS = {
+    "gram": NoisyGram(k=1, center=False),
+    "gram centered": NoisyGram(k=1),
+    "block": NoisyPower(k=1, d=3, width=2, rounds=2, center=False),
+    "power": NoisyPower(k=1, d=3, width=1, rounds=4, center=False),
+}
+
+
+def audit(server, plan, true_plan, runs: int) -> float:
+    """A lower bound on μ, by the best test between the rows with and without one long row, over all releases."""
+    A, a, C = table(8, 3), np.array([[7.0, 0.0, 0.0]]), true_plan.row_norm
+    worlds = [PrivateClient(np.vstack([A, a]), row_norm=C), PrivateClient(A, row_norm=C)]
+    scores = ([], [])
+    for inside, client in enumerate(worlds):
+        for _ in range(runs):
+            score = 0.0
+            for ask, total in drive(server, {"a": client}, plan, Streams(0, 0, 0, "a")):
+                task = tasks_of(PrivateClient)[ask.task]
+                one, two = (task.call(w, None, ask.arrays, None)[1] for w in worlds)
+                for name, x in total.items():
+                    sigma = plan.noise[ask.task][name] * plan.sensitivity(task, name)
+                    change = np.asarray(one[name] - two[name], dtype=float)
+                    middle = (np.asarray(one[name], dtype=float) + two[name]) / 2
+                    score += float(np.sum((x - middle) * change)) / sigma**2
+            scores[inside].append(score)
+    return mu_lower_bound(np.array(scores[0]), np.array(scores[1]), confidence=0.9999)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_an_audit_of_two_neighbouring_tables_passes_and_fails_for_half_the_noise(name: str) -> None:
+    server, promised = SOLVERS[name], gaussian_mu(DP.epsilon, DP.delta)
+    plan = plan_for(DP, PrivateClient, [Release(*p) for p in server.planned()])
+    halved = {task: {array: z / 2 for array, z in arrays.items()} for task, arrays in plan.noise.items()}
+    weak = type(plan)(**{**vars(plan), "noise": halved})
+    assert audit(server, plan, plan, 400) <= promised
+    assert audit(server, weak, plan, 400) > promised
+
+
+def test_a_private_pca_spends_its_budget_and_finds_the_components() -> None:
+    A = table(20_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pca = FederatedPCA(2, privacy=RowDP(2.0, 1e-6, 3.0), random_state=0).fit([A[:9000], A[9000:]])
+    B = shortened(A, A.mean(axis=0), 3.0)
+    V = np.linalg.eigh(B.T @ B)[1][:, ::-1][:, :2]
+    assert projection_distance(pca.components_.T, V) < 0.02
+    assert 1.99 < pca.ledger_.epsilon(1e-6) <= 2.0 + 1e-5
+    assert pca.n_samples_ != 20_000, "the number of rows is noised"
+    assert abs(pca.n_samples_ - 20_000) < 500
+    np.testing.assert_allclose(pca.mean_, A.mean(axis=0), atol=0.05)
+    assert any("expected projection distance" in note for note in pca.ledger_.notes)
+    assert any("with the variances that were found" in note for note in pca.ledger_.notes)
+    assert {row["task"] for row in pca.ledger_.rows() if row["event"] == "exchange"} == {"census", "add_up", "triangle"}
+
+
+def test_noise_is_fresh_in_every_run_unless_it_is_a_simulation() -> None:
+    A = [table(500), table(300, seed=1)]
+
+    def fit(**more):
+        dp = RowDP(50.0, 1e-4, 2.0, **more)
+        return FederatedPCA(2, privacy=dp, random_state=0).fit(A).components_
+
+    assert not np.array_equal(fit(), fit())
+    np.testing.assert_array_equal(fit(simulate=True), fit(simulate=True))
+
+
+@pytest.mark.parametrize("solver", ["gram", "ssi", "fedpower", NoisyPower(width=5, rounds=2)], ids=str)
+def test_every_private_solver_finds_a_clear_direction(solver) -> None:
+    A = table(30_000)
+    svd = FederatedSVD(1, solver=solver, privacy=RowDP(5.0, 1e-6, 3.0), random_state=1).fit([A])
+    V = np.linalg.svd(shortened(A, 0.0, 3.0), full_matrices=False)[2][:1].T
+    assert projection_distance(svd.components_.T, V) < 0.05
+    assert svd.ledger_.epsilon(1e-6) <= 5.0 + 1e-4
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"solver": "krylov"}, "mixes their noise"),
+        ({"solver": "faps"}, "no known sensitivity"),
+        ({"solver": "davidson"}, "no known sensitivity"),
+        ({"solver": "localpower"}, "no known sensitivity"),
+        ({"solver": "uda"}, "no known sensitivity"),
+        ({"solver": Gram()}, "cannot keep row-level privacy"),
+        ({"scale": True}, "public ones"),
+        ({"bits": 4, "solver": "ssi"}, "bits cannot be combined"),
+        ({"local_steps": 4, "solver": "fedpower"}, "leave local_steps out"),
+        ({"privacy": RowDP(1.0, 0.01, 2.0)}, "delta below 1 / 400 rows"),
+        ({"privacy": 1.0}, "RowDP or a fedspan.PaperDP"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_private_is_refused_before_anything_is_sent(options: dict, says: str) -> None:
+    from fedspan import Ledger
+
+    ledger = Ledger()
+    with pytest.raises(InputError, match=says):
+        FederatedPCA(2, **{"privacy": DP} | options).fit([table()], ledger=ledger)
+    assert ledger.exchanges == 0
+
+
+def test_a_hopeless_run_warns_before_anything_is_sent() -> None:
+    with pytest.warns(UserWarning, match="above 0.3 the components say little"):
+        FederatedPCA(2, privacy=RowDP(0.1, 1e-6, 2.0), random_state=0).fit([table()] * 5)
+
+
+def test_a_question_that_is_not_planned_is_not_sent() -> None:
+    plan = plan_for(DP, PrivateClient, [Release("triangle", "G", 1, 1.0)])
+    with pytest.raises(PrivacyError, match="'census' is not in the privacy plan"):
+        run(NoisyGram(k=1), InProcess([table()]), rounds=1, seed=0, privacy=plan)
+
+
+def test_a_client_counts_for_itself() -> None:
+    plan = plan_for(DP, PrivateClient, [Release("triangle", "G", 1, 1.0)])
+    guard, task = Guard(plan), tasks_of(PrivateClient)["triangle"]
+    reply = task.call(PrivateClient(table(), row_norm=2.0), None, {}, None)[1]
+    guard.protect(task, reply, Streams(0, 1, 0, "a"))
+    with pytest.raises(PrivacyError, match="would exceed the plan of 1"):
+        guard.protect(task, reply, Streams(0, 2, 0, "a"))
+    with pytest.raises(PrivacyError, match="not in the privacy plan"):
+        guard.protect(
+            tasks_of(PrivateClient)["census"], {"n": np.array(1), "longer": np.array(0)}, Streams(0, 1, 0, "a")
+        )
+
+
+def test_a_repeated_round_is_charged_and_one_too_many_is_not_sent(tmp_path) -> None:
+    """A round that a crash cut off has left; the same ledger knows it."""
+    from fedspan import Ledger
+
+    server = NoisyPower(k=1, d=6, width=2, rounds=2, center=False)
+    plan = plan_for(DP, PrivateClient, [Release(*p) for p in server.planned()])
+    ledger = Ledger()
+    run(server, InProcess([table()]), rounds=1, seed=0, privacy=plan, ledger=ledger)
+    with pytest.raises(PrivacyError, match="would exceed the privacy budget: 1 are planned and 1 were sent"):
+        run(server, InProcess([table()]), rounds=2, seed=0, privacy=plan, ledger=ledger)
+
+
+@pytest.mark.filterwarnings("ignore:expected projection distance")
+def test_clients_keep_budgets_over_runs(tmp_path) -> None:
+    clients = {"north": table(), "south": table(300, seed=1)}
+    dp = RowDP(1.0, 1e-6, 2.0, budgets=tmp_path)
+    fit = FederatedPCA(1, privacy=dp, random_state=0).fit
+    with pytest.raises(PrivacyError, match="need a privacy budget"):
+        fit(clients)
+    for name in clients:
+        Budget.grant(tmp_path / f"{name}.json", 1.5, 1e-6)
+    fit(clients)
+    assert Budget(tmp_path / "north.json").spent == pytest.approx(1.0, rel=1e-3)
+    with pytest.raises(PrivacyError, match=r"client 'north': 'triangle' would exceed the privacy budget"):
+        fit(clients)
+    assert 1.0 < Budget(tmp_path / "north.json").spent <= 1.5, "what left before the refusal is counted"
+
+
+def test_wrong_numbers_leave_nothing_behind() -> None:
+    bad = table()
+    bad[3, 2] = np.nan
+    with pytest.raises((InputError, ClientError), match="NaN"):
+        FederatedPCA(1, privacy=DP).fit([table(), bad])
+
+
+def test_the_papers_noise_is_labelled_as_what_it_is() -> None:
+    A = table(3000)
+    with pytest.warns(UserWarning, match="bounds one column where r are released"):
+        svd = FederatedSVD(1, solver="fedpower", privacy=PaperDP(1.0), tol=0, max_rounds=5, random_state=0).fit([A] * 3)
+    assert svd.ledger_.epsilon(1e-6) == math.inf
+    V = np.linalg.svd(A, full_matrices=False)[2][:1].T
+    assert 0 < projection_distance(svd.components_.T, V) < 0.1
+    with pytest.raises(InputError, match="solver='fedpower'"):
+        FederatedSVD(1, solver="gram", privacy=PaperDP(1.0)).fit([A])
