@@ -15,7 +15,7 @@ from fedspan.cli.audit import (
     released_rows,
     told_rows,
 )
-from fedspan.cli.evidence import Evidence
+from fedspan.cli.evidence import NEAR, Evidence
 from fedspan.cli.page import figure, figures, notes, page, table
 from fedspan.cli.progress import size
 from fedspan.cli.svg import line_chart
@@ -48,8 +48,8 @@ def render(audit: Audit) -> str:
         f"<p><strong>Privacy:</strong> {escape(audit.privacy)}</p>",
         "<h2>What left the clients</h2>",
         table(["task", "answers each", "arrays", "sensitivity", "bytes, all"], released_rows(audit), numbers={1, 4}),
-        '<p class="soft" style="margin-top:8px">Sensitivity, as the task declares it: how much one row of norm at most C can change the array '
-        "(in Frobenius norm). None known: it cannot be combined with differential privacy.</p>",
+        '<p class="soft" style="margin-top:8px">Sensitivity, as the task declares it: how much one row of norm at most '
+        "C can change the array (in Frobenius norm). None known: it cannot be combined with differential privacy.</p>",
     ]
     if audit.evidence:
         head = ["client", "determined", "fit", "error", "verdict"]
@@ -82,18 +82,18 @@ def _headline(audit: Audit) -> str:
     attacked = [e for e in audit.evidence if e.course]
     if not attacked:
         return "No attack was tried: see the notes."
-    known = [e for e in attacked if e.whole or min((p.error for p in e.course), default=1.0) <= 1e-3]
+    known = [e for e in attacked if e.whole or e.least <= NEAR]
     if known:
         return (
             f"The server could work out the second-moment matrix of {len(known)} of the {len(attacked)} clients that "
-            "were attacked."
+            f"were attacked, to {NEAR:.0%} or better."
         )
     if all(e.truth is None for e in attacked):
         return "The clients' rows are not here, so errors could not be measured."
     best = min((e for e in attacked if e.truth is not None), key=lambda e: e.least)
     return (
         f"Of none of the {len(attacked)} clients that were attacked could the server work out the second-moment matrix "
-        f"in full; the smallest error is {number(best.least)} (a blind guess has {number(best.guess)})."
+        f"to {NEAR:.0%}; the smallest error is {number(best.least)} (a blind guess has {number(best.guess)})."
     )
 
 
@@ -113,7 +113,8 @@ def _key_figures(audit: Audit) -> dict[str, str]:
 def _charts(audit: Audit) -> str:
     drawn = [_chart(e) for e in audit.evidence if e.truth is not None and len(e.course) > 1]
     if not drawn:
-        return '<p class="soft" style="margin-top:8px">No course to draw: one round, or the true matrices are not here.</p>'
+        why = "No course to draw: one round, or the true matrices are not here."
+        return f'<p class="soft" style="margin-top:8px">{why}</p>'
     return f'<div class="charts" style="margin-top:12px">{"".join(drawn)}</div>'
 
 

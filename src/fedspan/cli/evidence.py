@@ -23,6 +23,8 @@ from fedspan.rng import Streams
 
 MOST = 3000  # features: beyond, d×d matrices of several clients would fill a memory
 
+NEAR = 0.05  # a relative error that is called known
+
 
 @dataclass(frozen=True)
 class Point:
@@ -104,7 +106,7 @@ class Evidence:
     @property
     def least(self) -> float:
         """The error of the best attack, after the last round; nan if it could not be measured."""
-        return min([p.error for p in [*self.course[-1:], *self.faps[-1:]]], default=math.nan)
+        return min([p.error for p in self.course[-1:]] + [p.error for p in self.faps[-1:]], default=math.nan)
 
     def verdict(self) -> str:
         """In words. What could not be measured is not called safe."""
@@ -122,6 +124,8 @@ class Evidence:
         first = next((p.round for p in self.course if p.error <= 1e-3), None)
         if first is not None:
             return f"{name} is known to the server from round {first} on"
+        if self.least <= NEAR:
+            return f"{name} is known to the server to {self.least:.1%}"
         if self.least < 0.9 * self.guess:
             return f"{name} is partly known (error {self.least:.2g}, a blind guess has {self.guess:.2g})"
         return f"not reconstructed (error {self.least:.2g}, a blind guess has {self.guess:.2g})"
