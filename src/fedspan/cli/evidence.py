@@ -23,13 +23,15 @@ from fedspan.rng import Streams
 
 MOST = 3000  # features: beyond, d×d matrices of several clients would fill a memory
 
+NEAR = 0.05  # a relative error that is called known
+
 
 @dataclass(frozen=True)
 class Point:
     """How far the reconstruction had come after a round. Errors are relative; nan if the truth is not here."""
 
     round: int
-    share: float  # of the entries of M_i that the answers determine
+    share: float  # of the entries of M_i that the answers determine; nan if they were masked by FAPS
     misfit: float  # how badly one matrix explains all answers
     error: float
 
@@ -94,12 +96,17 @@ class Evidence:
         if not self.d:
             return
         pairs = self.exact or (self.masked if self.given is None else None) or Pairs(self.d)
-        share = 1.0 if self.whole else pairs.share()
+        share = 1.0 if self.whole else math.nan if pairs is self.masked else pairs.share()
         misfit = pairs.misfit(pairs.solve(prior=self.given))
         found = math.nan
         if self.truth is not None:
             found = min(pairs.best(self.truth, self.given, trace) for trace in (None, self.trace))
         self.course.append(Point(round, share, misfit, found))
+
+    @property
+    def least(self) -> float:
+        """The error of the best attack, after the last round; nan if it could not be measured."""
+        return min([p.error for p in self.course[-1:]] + [p.error for p in self.faps[-1:]], default=math.nan)
 
     def verdict(self) -> str:
         """In words. What could not be measured is not called safe."""
@@ -109,16 +116,19 @@ class Evidence:
         if self.whole:
             return f"the server was sent {name} itself"
         if self.truth is None:
+            if math.isnan(last.share):
+                return f"{name} is masked: obscured, not protected; how well could not be measured"
             if last.misfit > 1e-2:
                 return f"masked or noised: one matrix explains the answers only to {last.misfit:.0%}"
             return f"the answers determine {last.share:.0%} of {name}"
         first = next((p.round for p in self.course if p.error <= 1e-3), None)
         if first is not None:
             return f"{name} is known to the server from round {first} on"
-        best = min([last.error, *(p.error for p in self.faps[-1:])])
-        if best < 0.9 * self.guess:
-            return f"{name} is partly known (error {best:.2g}, a blind guess has {self.guess:.2g})"
-        return f"not reconstructed (error {best:.2g}, a blind guess has {self.guess:.2g})"
+        if self.least <= NEAR:
+            return f"{name} is known to the server to {self.least:.1%}"
+        if self.least < 0.9 * self.guess:
+            return f"{name} is partly known (error {self.least:.2g}, a blind guess has {self.guess:.2g})"
+        return f"not reconstructed (error {self.least:.2g}, a blind guess has {self.guess:.2g})"
 
 
 def _settle(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
