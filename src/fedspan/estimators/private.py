@@ -85,7 +85,9 @@ def _solver(request: Any, schema: Schema) -> tuple[NoisyGram | NoisyPower, str]:
     if solver in ("ssi", "fedpower"):
         width = k if solver == "ssi" else min(2 * k, schema.n_features)
         rounds = min(request.max_rounds, _ROUNDS)
-        return NoisyPower(width=width, rounds=rounds), f"{solver}, with noise in its {rounds} rounds, was asked for"
+        return NoisyPower(
+            k=k, width=width, rounds=rounds
+        ), f"{solver}, with noise in its {rounds} rounds, was asked for"
     raise InputError(
         f"solver {solver!r} cannot keep row-level privacy: {_REASONS.get(solver, 'it is not known')}; "
         "use solver='gram', or fedspan.algorithms.NoisyPower(width=…) for very many features"
