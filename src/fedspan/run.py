@@ -14,6 +14,7 @@ from fedspan.checkpoint import Checkpoint, in_c_order
 from fedspan.errors import ClientError, InputError
 from fedspan.federation.participation import Participation
 from fedspan.ledger import Exchange, Ledger, Note, RoundEnd
+from fedspan.privacy.masking import Secure
 from fedspan.protocol import Array, Ask, Replies, Round, Server
 from fedspan.rng import SERVER, Streams
 
@@ -34,7 +35,14 @@ class Engine(Protocol):
 
     @property
     def clients(self) -> Sequence[str]: ...
-    def start(self, server: Server[Any], channel: Channel, seed: int) -> Session: ...
+    def start(
+        self,
+        server: Server[Any],
+        channel: Channel,
+        seed: int,
+        secure: Secure | None = None,
+        min_clients: int | None = None,
+    ) -> Session: ...
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,7 @@ def run(
     channel: Channel | None = None,
     participation: Participation | None = None,
     min_clients: int | None = None,
+    secure: Secure | None = None,
     checkpoint: Checkpoint | None = None,
     ledger: Ledger | None = None,
     callback: Callable[[Info], None] | None = None,
@@ -88,8 +97,9 @@ def run(
         "channel": channel.name,
         "seed": seed,
     }
+    name |= {"secure": repr(secure)} if secure else {}
     name |= about or {}
-    session = engine.start(algorithm, channel, seed)
+    session = engine.start(algorithm, channel, seed, *((secure, min_clients) if secure else ()))
 
     def drive(generator: Round[S], cohort: tuple[str, ...], number: int) -> S:
         """Carry the generator's questions to the cohort until it returns the new state."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,12 +21,15 @@ from threadpoolctl import ThreadpoolController
 from fedspan.channel import wire
 from fedspan.channel.stage import Channel
 from fedspan.engines.hub import Collector, Hub
+from fedspan.engines.secure import SecureSession, threshold
 from fedspan.engines.serve import Site, explain
 from fedspan.errors import InputError
 from fedspan.federation.clients import named
 from fedspan.ledger import Exchange
+from fedspan.privacy.masking import Party, Secure
 from fedspan.protocol import Arrays, Ask, Client, Replies, Server
 from fedspan.rng import rng_for
+from fedspan.run import Session
 
 
 def cores() -> int:
@@ -82,12 +85,24 @@ class InProcess:
     def clients(self) -> Sequence[str]:
         return tuple(self.data)
 
-    def start(self, server: Server[Any], channel: Channel, seed: int) -> _Session:
-        return _Session(self, server, channel, seed)
+    def start(
+        self,
+        server: Server[Any],
+        channel: Channel,
+        seed: int,
+        secure: Secure | None = None,
+        min_clients: int | None = None,
+    ) -> Session:
+        if secure is None:
+            return _Session(self, server, channel, seed)
+        t = threshold(secure, channel, len(self.data), min_clients)
+        return SecureSession(_Session(self, server, channel, seed, t), t, min_clients or len(self.data))
 
 
 class _Session:
-    def __init__(self, engine: InProcess, server: Server[Any], channel: Channel, seed: int) -> None:
+    def __init__(
+        self, engine: InProcess, server: Server[Any], channel: Channel, seed: int, threshold: int | None = None
+    ) -> None:
         self.engine, self.seed = engine, seed
         self.hub = Hub(channel, seed)
         options = server.client_options()
@@ -100,7 +115,8 @@ class _Session:
                 raise type(error)(f"client {name!r}: {error}") from error
 
         def site(name: str) -> Site:
-            return Site(name, server.client, partial(open_client, name), channel, seed)
+            vault = Party(name, threshold) if threshold else None
+            return Site(name, server.client, partial(open_client, name), channel, seed, vault)
 
         self._site: Callable[[str], Site] = site
         self.sites: dict[str, Site] = {}
@@ -109,6 +125,7 @@ class _Session:
         self.blas = ThreadpoolController()
         self.most = max((lib["num_threads"] for lib in self.blas.info() if lib["user_api"] == "blas"), default=1)
         self.pool = ThreadPoolExecutor(engine.threads) if engine.threads > 1 else None
+        self.tries: Counter[tuple[str, str, int, int]] = Counter()  # how often the same was asked, if there are faults
         self.tiny = False  # whether the clients' tasks are too short to be worth a thread
 
     def close(self) -> None:
@@ -197,7 +214,11 @@ class _Session:
         faults = self.engine.faults
         if faults is None:
             return True, True
-        rng = rng_for(self.seed, message.round, message.exchange, client, "faults")
+        asked = (client, message.task, message.round, message.exchange)
+        own = f" {message.task}" if message.task.startswith("@") else ""
+        again = f" {self.tries[asked]}" if self.tries[asked] else ""
+        self.tries[asked] += 1
+        rng = rng_for(self.seed, message.round, message.exchange, client, f"faults{own}{again}")
         request, reply = rng.random(2)
         wait = rng.exponential(faults.delay) if faults.delay else 0.0
         time.sleep(min(wait, faults.timeout))

@@ -1,0 +1,1 @@
+"""What leaves a client, bounded and masked: secure aggregation, differential privacy, and attacks on both."""
