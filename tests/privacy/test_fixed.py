@@ -24,7 +24,7 @@ def added(parts: list[Arrays]) -> dict[str, Array]:
 
 
 def total(parts: list[Array]) -> Array:
-    return fixed.decode(added([{"x": part} for part in parts]))["x"]
+    return fixed.decode(added([{"x": part} for part in parts]), len(parts))["x"]
 
 
 FLOATS = arrays_of.arrays(np.float64, st.tuples(st.integers(1, 5), st.just(7)), elements=st.floats(-1e17, 1e17))
@@ -73,17 +73,19 @@ def test_every_shape_comes_back(shape: tuple[int, ...]) -> None:
 
 
 def test_numbers_around_zero_lose_nothing_of_their_sign() -> None:
-    """floor and fraction: -1 + (1 - 2^-52 k) must come back as a small negative number."""
+    """A negative rest is carried as -1 and a fraction, which must come back as a small negative number."""
     x = np.array([-(2.0**-52), 2.0**-52, -1.0, -0.5, -1e-20, 0.75])
     np.testing.assert_array_equal(total([x, np.zeros(6)]), [-(2.0**-52), 2.0**-52, -1.0, -0.5, 0.0, 0.75])
 
 
 def test_the_most_clients_fit() -> None:
-    lanes = added([{"x": np.array([1 - 2.0**-53, -(2.0**-53)])}] * 2)
-    many = {name: lane * np.uint64(2047) for name, lane in lanes.items()}  # 4094 clients
-    np.testing.assert_allclose(fixed.decode(many)["x"], [4094.0, 0.0], atol=4094 * 2.0**-52)
-    with pytest.raises(InputError, match="need at most 4095 clients in one secure sum, got 4096; sum them in groups"):
-        fixed.encode({"x": np.ones(1)}, 4096)
+    """The largest rests of one sign, at 2047 clients."""
+    x = np.array([1 - 2.0**-53, -1 + 2.0**-53, -(2.0**-52)])
+    lanes = fixed.encode({"x": x}, fixed.MOST)
+    many = {name: lane * np.uint64(fixed.MOST) for name, lane in lanes.items()}
+    np.testing.assert_allclose(fixed.decode(many, fixed.MOST)["x"], 2047 * x, rtol=2.0**-52)
+    with pytest.raises(InputError, match="need at most 2047 clients in one secure sum, got 2048; sum them in groups"):
+        fixed.encode({"x": np.ones(1)}, 2048)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -115,5 +117,5 @@ def test_what_the_step_cannot_resolve_is_refused_but_small_parts_and_zeros_are_n
 
 def test_arrays_do_not_mix() -> None:
     parts: list[Arrays] = [{"b": np.array([1.5]), "a": np.array(7), "c": np.array([[2, -3]])}] * 3
-    got = fixed.decode(added(parts))
+    got = fixed.decode(added(parts), 3)
     assert {name: x.tolist() for name, x in got.items()} == {"a": 21, "b": [4.5], "c": [[6, -9]]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from typing import Any
 
@@ -26,8 +27,8 @@ def check_sum(data: dict[str, Arrays], replies: Any) -> None:
     """The sum of those that are not missing: the integers exactly, the others to the step."""
     present = [name for name in data if name not in replies.missing]
     assert replies.total["n"] == sum(int(data[name]["n"]) for name in present)
-    want = np.sum([data[name]["x"] for name in present], axis=0)
-    np.testing.assert_allclose(replies.total["x"], want, rtol=1e-14, atol=len(present) * 2.0**-52)
+    want = np.apply_along_axis(math.fsum, 0, np.stack([data[name]["x"] for name in present]))  # correctly rounded
+    np.testing.assert_allclose(replies.total["x"], want, rtol=2.0**-52, atol=len(present) * 2.0**-53)
 
 
 @pytest.mark.parametrize(("m", "t"), [(2, 2), (3, 3), (3, 2), (5, 4), (10, 7), (10, 10), (24, 17)])
@@ -208,14 +209,14 @@ def test_all_but_two_clients_and_the_server_see_no_more_than_the_sum_of_those_tw
     known = [own_seed(router.parties["c000"].root, router.parties["c000"].circle.context, HERE)] if t < m else []
     for i in range(2, m):
         circle = router.parties[f"c00{i}"].circle
-        known.append(circle.pair(0, "mask", *HERE))
-    words = y.size + 1
-    rest = np.concatenate([y.ravel(), [np.uint64(0)]])
+        known.append(circle.pair(0, "mask", HERE, b""))
+    words = y.size + 2  # the counts come last
+    rest = np.concatenate([y.ravel(), np.zeros(2, np.uint64)])
     for key in known:
         rest = rest - keys.stream(key, words)
-    rest = rest[:-1] - fixed.encode(x, m)["x"].ravel()
+    rest = rest[:-2] - fixed.encode(x, m)["x"].ravel()
     assert chi_square(rest) > RARE
-    last = keys.stream(router.parties["c001"].circle.pair(0, "mask", *HERE), words)[:-1]
+    last = keys.stream(router.parties["c001"].circle.pair(0, "mask", HERE, b""), words)[:-2]
     assert not (rest - last).any()  # with it, nothing remains: those were all
 
 
@@ -263,7 +264,7 @@ def test_what_is_revealed_of_a_missing_client_does_not_open_what_it_sent_before(
     router = Router(clients, 3, lambda task, client: (not (quiet["now"] and client == "c000"), True))
     secure = session(router, 3, 3)
     ask_sum(secure, tuple(clients), places[0])
-    pairs = {j: router.parties[f"c00{j}"].circle.pair(0, "mask", *places[0]) for j in (1, 2, 3)}
+    pairs = {j: router.parties[f"c00{j}"].circle.pair(0, "mask", places[0], b"") for j in (1, 2, 3)}
     quiet["now"] = True
     replies, _ = ask_sum(secure, tuple(clients), places[1])
     assert replies.missing == ("c000",)
@@ -381,6 +382,27 @@ def test_tags_that_are_not_for_this_exchange_and_client_are_refused(kind: str) -
     else:
         tags = np.array(agreed()[2]["tags"])
     refused(router.parties["c000"], "@unmask", {**request, "tags": tags}, "did not agree to that set")
+
+
+def test_masks_cancel_only_between_clients_that_were_asked_the_same() -> None:
+    """A server that asks all but one for M·0 would read that one's M·Z."""
+    data: dict[str, Arrays] = {name: {"x": np.ones(3)} for name in "abc"}
+    for odd in (b"Z", b"0"):
+        router, _ = met(3, 3, data)
+        sent = [router.parties[n].mask(x, HERE, odd if n == "a" else b"Z") for n, x in data.items()]
+        total = {name: np.sum([y[name] for y in sent], axis=0, dtype=np.uint64) for name in sent[0]}
+        if odd == b"Z":
+            assert fixed.decode(total, 3)["x"].tolist() == [3, 3, 3]
+        else:
+            with pytest.raises(ProtocolError, match="need a sum over 3 clients, the masks did not cancel; check that"):
+                fixed.decode(total, 3)
+
+
+def test_a_request_is_known_by_all_of_it() -> None:
+    base = {"Z": np.arange(4.0), "k": np.array(1)}
+    others = [{**base, "Z": base["Z"].reshape(2, 2)}, {**base, "Z": base["Z"].astype("f4")}, {**base, "k": np.array(2)}]
+    assert len({masking.digest("multiply", x) for x in [base, *others, {"Z": base["Z"]}]}) == 5
+    assert masking.digest("gram", base) != masking.digest("multiply", base)
 
 
 def test_an_exchange_is_masked_once() -> None:

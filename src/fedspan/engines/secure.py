@@ -15,6 +15,7 @@ from fedspan.channel.stage import Channel
 from fedspan.errors import ClientError, InputError, ProtocolError
 from fedspan.ledger import Exchange
 from fedspan.privacy import fixed
+from fedspan.privacy.keys import require
 from fedspan.privacy.masking import SUM, TAG, Secure, recovered, rows, to_bytes, transcript, unmasked
 from fedspan.protocol import Array, Arrays, Ask, Replies, Sum
 from fedspan.run import Session
@@ -24,11 +25,13 @@ TRIES = 4  # a phase is asked of those who did not answer that often
 
 def threshold(secure: Secure, channel: Channel, clients: int, min_clients: int | None) -> int:
     """The least number of clients in a sum, for a run over that channel; refuses a channel that masks cannot pass."""
-    if set(channel.up.kinds) - {"pack"}:
-        raise InputError(
-            f"a secure sum cannot be taken behind {channel.up.name!r}, whose steps differ between clients; leave it "
-            "out, or use bits='auto' of krylov, which rounds at all clients to one grid"
-        )
+    for stage in (channel.up, channel.down):
+        if set(stage.kinds) - {"pack"}:
+            raise InputError(
+                f"a secure sum cannot be taken with {stage.name!r} in the channel, because steps or memories differ "
+                "between clients; leave it out, or use bits='auto' of krylov, which rounds at all clients to one grid"
+            )
+    require()
     return secure.among(clients, min_clients)
 
 
@@ -91,7 +94,7 @@ class SecureSession:
         except _NoSumError:
             return Replies(cohort, cohort, failures=costs.failures), costs.event(ask, place, cohort)
         missing = tuple(client for client in cohort if client not in present)
-        replies = Replies(cohort, missing, total=fixed.decode(total), failures=costs.failures)
+        replies = Replies(cohort, missing, total=fixed.decode(total, len(present)), failures=costs.failures)
         return replies, costs.event(ask, place, missing)
 
     def _least(self, cohort: tuple[str, ...]) -> int:
@@ -144,7 +147,7 @@ class SecureSession:
         assert isinstance(ask.want, Sum)  # noqa: S101 - for the type checker
         names = ask.want.names
         arrays = {**ask.arrays, SUM: to_bytes(" ".join(names))}
-        masked = self._phase(Ask(ask.task, arrays, Sum(*names, fixed.FINE)), roster, place, costs)
+        masked = self._phase(Ask(ask.task, arrays, Sum(*names, fixed.COUNTS)), roster, place, costs)
         present = tuple(client for client in roster if client not in masked.missing)
         if len(present) < self._least(cohort):
             raise _NoSumError
@@ -156,10 +159,8 @@ class SecureSession:
         if len(agreed) < self.t:
             raise _NoSumError
         nothing = np.zeros((m, TAG), dtype=np.uint8)
-        tags = {
-            client: {"tags": np.stack([agreed[j]["tags"][i] if j in agreed else nothing[0] for j in roster])}
-            for i, client in enumerate(roster)
-        }
+        by_sender = np.stack([agreed[client]["tags"] if client in agreed else nothing for client in roster])
+        tags = {client: {"tags": by_sender[:, i]} for i, client in enumerate(roster)}
         unmask = Ask("@unmask", {"agreed": _marks(roster, tuple(agreed))}, privately=tags)
         revealed = self._phase(unmask, present, place, costs).each
         seeds = {client: arrays["seed"].tobytes() for client, arrays in revealed.items()}

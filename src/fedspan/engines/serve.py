@@ -10,7 +10,7 @@ from fedspan.channel.stage import Channel
 from fedspan.channel.wire import Message
 from fedspan.checkpoint import build, in_c_order
 from fedspan.errors import FedspanError, InputError
-from fedspan.privacy.masking import Party, summed
+from fedspan.privacy.masking import Party, digest, summed
 from fedspan.protocol import Arrays, Client, checked_release, declared, tasks_of
 from fedspan.rng import Streams
 
@@ -52,6 +52,7 @@ class Site:
             reply = self.vault.answer(message.task, arrays, place) if own else self.vault.repeated(place)
         if reply is None:
             task = declared(tasks_of(self.kind), message.task)
+            asked = digest(message.task, arrays) if self.vault else b""
             arrays, wanted = summed(arrays, task.releases) if self.vault else (arrays, list(task.releases))
             if not self.started:
                 state, self.started = client.init(), True
@@ -60,7 +61,7 @@ class Site:
                 state, released = task.call(client, self.state, arrays, rng)
                 reply = checked_release(task, released)
                 if self.vault:
-                    reply = self.vault.mask({name: reply[name] for name in wanted}, place)
+                    reply = self.vault.mask({name: reply[name] for name in wanted}, place, asked)
             except InputError as error:
                 raise type(error)(f"client {self.name!r}: {error}") from error
         out = message._replace(arrays=in_c_order(reply), ack=self.down.last if self.down else 0)

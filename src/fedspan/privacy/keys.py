@@ -38,6 +38,11 @@ def _library() -> Any:
     )  # fmt: skip
 
 
+def require() -> None:
+    """Fail now, with what to install, rather than at the first client."""
+    _library()
+
+
 def new_key() -> tuple[Any, bytes]:
     """A private key and its public half (32 bytes)."""
     key = _library().PrivateKey.generate()

@@ -3,7 +3,10 @@
 Notation: m clients of a roster, t the threshold, e an exchange, x_i what client i would say (integers modulo 2^64),
 s_ij the secret that i and j agreed on, r_i the root of i's own masks. Client i sends
 
-    y_i = x_i + PRG(b_i^e) + Σ_{j>i} PRG(k_ij^e) - Σ_{j<i} PRG(k_ij^e),   b_i^e = HMAC(r_i, e),  k_ij^e = HMAC(s_ij, e).
+    y_i = x_i + PRG(b_i^e) + Σ_{j>i} PRG(k_ij^e) - Σ_{j<i} PRG(k_ij^e),   b_i^e = HMAC(r_i, e),  k_ij^e = HMAC(s_ij, e),
+
+where e stands for the exchange's number and, in k_ij^e, also for the request: a server that asks two clients different
+things (so that all but one say zero) finds masks that do not cancel.
 
 Phases:  @keys    a public key from each                            once per epoch
          @roster  all keys to all; sealed shares of r_i from each   once per epoch
@@ -27,7 +30,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -106,6 +109,12 @@ def summed(arrays: Arrays, released: Iterable[str]) -> tuple[dict[str, Array], l
     return {name: x for name, x in arrays.items() if name != SUM}, names
 
 
+def digest(task: str, arrays: Arrays) -> bytes:
+    """A digest of a request."""
+    parts = [(name, arrays[name].dtype.str, arrays[name].shape, arrays[name].tobytes()) for name in sorted(arrays)]
+    return sha256(repr(task).encode() + b"".join(repr(p[:3]).encode() + p[3] for p in parts)).digest()
+
+
 def transcript(epoch: bytes, threshold: int, names: Sequence[str], keys: Array) -> bytes:
     """A digest of what all clients of an epoch must have seen alike."""
     return sha256(repr((epoch, threshold, tuple(names), keys.tobytes())).encode()).digest()
@@ -131,10 +140,11 @@ class _Sent:
     """What a client did in the exchange it is in."""
 
     place: Place
+    asked: bytes
     arrays: Arrays  # y_i: the same again if it is asked again
     present: tuple[int, ...] = ()  # U, once agreed to
     lost: tuple[int, ...] = ()  # whose shares were given
-    replies: dict[str, Arrays] = field(default_factory=dict)
+    unmasked: bool = False
 
 
 class Party:
@@ -201,19 +211,22 @@ class Party:
         """What was sent in that exchange, if it was: two messages under the same masks would show their difference."""
         return self.sent.arrays if self.sent is not None and self.sent.place == place else None
 
-    def mask(self, arrays: Arrays, place: Place) -> Arrays:
-        """y_i: each array as uint64 of shape (lanes, *shape), uniform to whoever does not know the masks."""
+    def mask(self, arrays: Arrays, place: Place, asked: bytes = b"") -> Arrays:
+        """y_i: each array as uint64 of shape (lanes, *shape), uniform to whoever does not know the masks.
+
+        `asked` is a digest of the request: the masks of two clients cancel only if both were asked the same.
+        """
         circle = self._joined()
         _need(not circle.over, "these keys have served; need a new epoch")
         _need(place > self.last, f"exchange {place} was masked already, or is over")
         x = fixed.encode(arrays, len(circle.names))
         y = np.concatenate([lanes.reshape(-1) for lanes in x.values()])
         for j in circle.secrets:
-            mask = stream(circle.pair(j, "mask", *place), y.size)
+            mask = stream(circle.pair(j, "mask", place, asked), y.size)
             y = np.add(y, mask, out=y) if j > circle.me else np.subtract(y, mask, out=y)
         if self.t < len(circle.names):
             y += stream(own_seed(self.root, circle.context, place), y.size)
-        self.last, self.sent = place, _Sent(place, _shaped(y, x))
+        self.last, self.sent = place, _Sent(place, asked, _shaped(y, x))
         return self.sent.arrays
 
     def _during(self, place: Place) -> tuple[_Circle, _Sent]:
@@ -231,7 +244,7 @@ class Party:
         _need(len(present) >= self.t, f"need at least {self.t} clients in a sum, got {len(present)}")
         sent.present = present
         tags = [
-            circle.pair(j, "agree", circle.me, j, place, present)[:TAG] if j != circle.me else bytes(TAG)
+            circle.pair(j, "agree", circle.me, j, place, sent.asked, present)[:TAG] if j != circle.me else bytes(TAG)
             for j in range(len(circle.names))
         ]
         return {"tags": rows(tags, TAG)}
@@ -245,21 +258,20 @@ class Party:
         _need(len({*agreed, circle.me}) >= self.t, f"need {self.t} clients that agree, got {len({*agreed, circle.me})}")
         for j in agreed:
             if j != circle.me:
-                tag = circle.pair(j, "agree", j, circle.me, place, sent.present)[:TAG]
+                tag = circle.pair(j, "agree", j, circle.me, place, sent.asked, sent.present)[:TAG]
                 _need(same(tag, tags[j].tobytes()), f"{circle.names[j]!r} did not agree to that set of clients")
         missing = [j for j in range(len(circle.names)) if j not in sent.present]
-        circle.over = circle.over or bool(missing)
-        sent.replies["@unmask"] = {
+        sent.unmasked, circle.over = True, circle.over or bool(missing)
+        return {
             "seed": rows([own_seed(self.root, circle.context, place)], 32)[0],
-            "pairs": rows([circle.pair(j, "mask", *place) for j in missing], 32),
+            "pairs": rows([circle.pair(j, "mask", place, sent.asked) for j in missing], 32),
         }
-        return sent.replies["@unmask"]
 
     def _recover(self, arrays: Arrays, place: Place) -> Arrays:
         circle, sent = self._during(place)
         lost = _marked(arrays, "lost", len(circle.names))
         sealed = _taken(arrays, "shares", len(lost), SEALED)
-        _need("@unmask" in sent.replies, "asked for shares before all agreed on who is in the sum")
+        _need(sent.unmasked, "asked for shares before all agreed on who is in the sum")
         _need(len(sent.present) == len(circle.names), "masks of clients that did not answer were revealed already")
         _need(set(lost) <= set(sent.present) - {circle.me}, "asked for shares of a client that is not in the sum")
         _need(sent.lost in ((), lost), "asked for shares of two different sets of clients")
@@ -289,7 +301,7 @@ def recovered(shares: Mapping[int, bytes], threshold: int, context: bytes, place
 
 def unmasked(total: Arrays, seeds: Sequence[bytes], pairs: Mapping[tuple[int, int], bytes]) -> dict[str, Array]:
     """The sum of the y_i of U without its masks: b_i^e of all in U, k_ij^e of all i in U and j not in U."""
-    total = {name: total[name] for name in sorted(total, key=lambda name: (name == fixed.FINE, name))}
+    total = {name: total[name] for name in sorted(total, key=lambda name: (name == fixed.COUNTS, name))}
     y = np.concatenate([lanes.reshape(-1) for lanes in total.values()])
     for seed in seeds:
         y -= stream(seed, y.size)
