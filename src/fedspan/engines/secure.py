@@ -94,6 +94,7 @@ class SecureSession:
         except _NoSumError:
             return Replies(cohort, cohort, failures=costs.failures), costs.event(ask, place, cohort)
         missing = tuple(client for client in cohort if client not in present)
+        costs.failures = {client: why for client, why in costs.failures.items() if client in missing}
         replies = Replies(cohort, missing, total=fixed.decode(total, len(present)), failures=costs.failures)
         return replies, costs.event(ask, place, missing)
 
@@ -194,8 +195,6 @@ class SecureSession:
         given = self._phase(Ask("@recover", {"lost": _marks(roster, lost)}, privately=sealed), there, place, costs).each
         if len(given) < self.t:
             raise _NoSumError
-        for client in lost:
-            costs.failures.pop(client, None)  # its part is in the sum
         return {
             client: recovered(
                 {roster.index(j): arrays["shares"][row].tobytes() for j, arrays in given.items()},
