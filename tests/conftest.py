@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+from fedspan.engines import InProcess
+from fedspan.engines.secure import SecureSession
+from fedspan.protocol import Ask
 
 # Shared machines are slow at times: a deadline would make tests fail by chance.
 settings.register_profile("fedspan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,3 +45,36 @@ def hospitals() -> dict[str, np.ndarray]:
     mix = np.linalg.qr(rng.normal(size=(12, 12)))[0] * 0.8 ** np.arange(12)
     sizes = {"ada": 40, "bo": 13, "cy": 25, "dee": 7, "eve": 31}
     return {name: rng.normal(size=(n, 12)) @ mix.T + np.arange(12) for name, n in sizes.items()}
+
+
+@pytest.fixture
+def shadowed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Beside every secure exchange the same ask of a plain session, whose replies are added up exactly.
+
+    Fills a list of (largest error of the sum) / (what the fixed-point step allows).
+    """
+    errors: list[float] = []
+    begin, exchange = InProcess.start, SecureSession.exchange
+
+    def start_both(self: InProcess, server: Any, channel: Any, seed: int, *more: Any) -> Any:
+        session: Any = begin(self, server, channel, seed, *more)
+        session.shadow = begin(InProcess(self.data, threads=1), server, channel, seed)
+        return session
+
+    def exchange_both(self: Any, ask: Ask, cohort: Any, *place: int) -> Any:
+        replies, event = exchange(self, ask, cohort, *place)
+        plain, _ = self.shadow.exchange(Ask(ask.task, ask.arrays), cohort, *place)
+        for name, total in replies.total.items():
+            parts = np.stack([arrays[name] for client, arrays in plain.each.items() if client not in replies.missing])
+            if parts.dtype.kind != "f":
+                assert total.tolist() == parts.sum(axis=0, dtype=np.int64).tolist()
+                errors.append(0.0)
+                continue
+            exact = np.apply_along_axis(math.fsum, 0, parts)
+            room = len(parts) * 2.0**-53 + 2.0**-52 * np.abs(exact)
+            errors.append(float(np.max(np.abs(total - exact) / room, initial=0.0)))
+        return replies, event
+
+    monkeypatch.setattr(InProcess, "start", start_both)
+    monkeypatch.setattr(SecureSession, "exchange", exchange_both)
+    return errors

@@ -107,13 +107,15 @@ def test_a_heavy_library_has_one_door(library: str, allowed: set[str]) -> None:
 
 def test_importing_fedspan_loads_nothing_that_is_optional() -> None:
     """A plain `import fedspan` must work, and be quick, with the core dependencies alone."""
-    optional = ["torch", "nvflare", "polars", "plotly", "dp_accounting", "typer", "rich"]
+    optional = ["torch", "nvflare", "polars", "plotly", "dp_accounting", "cryptography", "Crypto", "typer", "rich"]
     code = f"import sys, fedspan; print([name for name in {optional} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("library", ["pandas", "pyarrow", "polars", "plotly", "dp_accounting", "cryptography"])
+@pytest.mark.parametrize(
+    "library", ["pandas", "pyarrow", "polars", "plotly", "dp_accounting", "cryptography", "Crypto"]
+)
 def test_an_optional_library_is_imported_where_it_is_used(library: str) -> None:
     """scikit-learn loads pandas if it is there, so the test above cannot see it."""
     for module in MODULES:

@@ -17,6 +17,7 @@ from fedspan.errors import FedspanError, InputError
 from fedspan.federation.participation import Participation
 from fedspan.ledger import Ledger
 from fedspan.privacy.dp import PaperDP, RowDP
+from fedspan.privacy.masking import Secure
 from fedspan.run import run
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "PaperDP",
     "Participation",
     "RowDP",
+    "Secure",
     "algorithms",
     "channel",
     "engines",

@@ -49,6 +49,7 @@ class Ask:
     arrays: Arrays = field(default_factory=dict)
     want: Want = Each()
     to: tuple[str, ...] | None = None
+    privately: Mapping[str, Arrays] = field(default_factory=dict)  # what one client only is told, sent as it is
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from fedspan.checkpoint import Checkpoint, in_c_order
 from fedspan.errors import ClientError, InputError
 from fedspan.federation.participation import Participation
 from fedspan.ledger import Exchange, Ledger, Note, RoundEnd
+from fedspan.privacy.masking import Secure
 from fedspan.privacy.plan import Plan
+from fedspan.privacy.protection import Protection
 from fedspan.protocol import Array, Ask, Replies, Round, Server
 from fedspan.rng import SERVER, Streams
 
@@ -35,7 +37,9 @@ class Engine(Protocol):
 
     @property
     def clients(self) -> Sequence[str]: ...
-    def start(self, server: Server[Any], channel: Channel, seed: int, privacy: Plan | None = None) -> Session: ...
+    def start(
+        self, server: Server[Any], channel: Channel, seed: int, protection: Protection | None = None
+    ) -> Session: ...
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ def run(
     channel: Channel | None = None,
     participation: Participation | None = None,
     min_clients: int | None = None,
+    secure: Secure | None = None,
     checkpoint: Checkpoint | None = None,
     ledger: Ledger | None = None,
     callback: Callable[[Info], None] | None = None,
@@ -91,10 +96,12 @@ def run(
         "channel": channel.name,
         "seed": seed,
     }
+    name |= {"secure": repr(secure)} if secure else {}
     name |= about or {}
     if privacy:
         name["privacy"] = repr(privacy)
-    session = engine.start(algorithm, channel, seed, privacy) if privacy else engine.start(algorithm, channel, seed)
+    protection = Protection(privacy, secure, min_clients) if privacy or secure else None
+    session = engine.start(algorithm, channel, seed, *([protection] if protection else []))
 
     def drive(generator: Round[S], cohort: tuple[str, ...], number: int) -> S:
         """Carry the generator's questions to the cohort until it returns the new state."""

@@ -151,7 +151,7 @@ def test_when_all_clients_drop_out_the_checkpoint_is_kept(tmp_path):
         ({"solver": "krylov", "bits": "auto", "tol": 0}, "need a tol above 1e-14 to choose the bits by"),
         ({"participation": 0.1}, "need participation to be a fedspan.Participation"),
         ({"privacy": object()}, "RowDP or a fedspan.PaperDP"),
-        ({"secure": True}, "not in this version yet"),
+        ({"secure": "yes"}, "need secure to be True, False"),
         ({"local_steps": 0}, "need local_steps"),
         ({"participation": Participation(count=9)}, "need count from 1 to the 4 clients, got 9"),
     ],

@@ -44,6 +44,8 @@ class Hub:
                 if key not in coded:
                     coded[key] = self.channel.down.encode(plain.arrays, sender.memory, rng)
                 message = sender.stamp(message, *coded[key])
+            if client in ask.privately:
+                message = message._replace(arrays={**message.arrays, **in_c_order(ask.privately[client])})
             yield client, message
 
     def receive(self, client: str, message: Message) -> Arrays:
@@ -94,7 +96,8 @@ class Collector:
             if name not in arrays:
                 raise ProtocolError(f"need {name!r} in the reply to {self.ask.task!r} (client {client!r})")
             if name not in self.total:
-                wide = arrays[name].dtype if arrays[name].dtype.kind == "f" else np.int64  # small integers would wrap
+                kept = arrays[name].dtype.kind == "f" or arrays[name].dtype == np.uint64  # masked: modulo 2^64
+                wide = arrays[name].dtype if kept else np.int64  # small integers would wrap
                 self.total[name] = np.array(arrays[name], dtype=wide)
             elif self.total[name].shape != arrays[name].shape:
                 raise ProtocolError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,15 +21,18 @@ from threadpoolctl import ThreadpoolController
 from fedspan.channel import wire
 from fedspan.channel.stage import Channel
 from fedspan.engines.hub import Collector, Hub
+from fedspan.engines.secure import SecureSession, threshold
 from fedspan.engines.serve import Site, explain
 from fedspan.engines.transcript import Transcript
 from fedspan.errors import InputError
 from fedspan.federation.clients import named
 from fedspan.ledger import Exchange
 from fedspan.privacy.guard import Guard
-from fedspan.privacy.plan import Plan
+from fedspan.privacy.masking import Party
+from fedspan.privacy.protection import Protection
 from fedspan.protocol import Arrays, Ask, Client, Replies, Server
 from fedspan.rng import rng_for
+from fedspan.run import Session
 
 
 def cores() -> int:
@@ -87,20 +90,31 @@ class InProcess:
     def clients(self) -> Sequence[str]:
         return tuple(self.data)
 
-    def start(self, server: Server[Any], channel: Channel, seed: int, privacy: Plan | None = None) -> _Session:
-        return _Session(self, server, channel, seed, privacy)
+    def start(self, server: Server[Any], channel: Channel, seed: int, protection: Protection | None = None) -> Session:
+        if protection is None or protection.secure is None:
+            return _Session(self, server, channel, seed, protection)
+        t = threshold(protection.secure, channel, len(self.data), protection.min_clients)
+        inner = _Session(self, server, channel, seed, protection, t)
+        return SecureSession(inner, t, protection.min_clients or len(self.data))
 
 
 class _Session:
     def __init__(
-        self, engine: InProcess, server: Server[Any], channel: Channel, seed: int, privacy: Plan | None
+        self,
+        engine: InProcess,
+        server: Server[Any],
+        channel: Channel,
+        seed: int,
+        protection: Protection | None = None,
+        threshold: int | None = None,
     ) -> None:
         self.engine, self.seed = engine, seed
         self.hub = Hub(channel, seed)
         options = server.client_options()
-        if privacy:
-            options = {**options, "row_norm": privacy.row_norm}  # the client's own door bounds its rows
-        budgets = {name: privacy.budget(name) for name in engine.data} if privacy else {}
+        plan = protection.plan if protection else None
+        if plan:
+            options = {**options, "row_norm": plan.row_norm}  # the client's own door bounds its rows
+        budgets = {name: plan.budget(name) for name in engine.data} if plan else {}
 
         def open_client(name: str) -> Client[Any]:
             data = engine.data[name]
@@ -110,8 +124,9 @@ class _Session:
                 raise type(error)(f"client {name!r}: {error}") from error
 
         def site(name: str) -> Site:
-            guard = Guard(privacy, budgets[name]) if privacy else None
-            return Site(name, server.client, partial(open_client, name), channel, seed, guard)
+            guard = Guard(plan, budgets[name]) if plan else None
+            vault = Party(name, threshold) if threshold else None
+            return Site(name, server.client, partial(open_client, name), channel, seed, guard, vault)
 
         self._site: Callable[[str], Site] = site
         self.sites: dict[str, Site] = {}
@@ -121,6 +136,7 @@ class _Session:
         self.most = max((lib["num_threads"] for lib in self.blas.info() if lib["user_api"] == "blas"), default=1)
         self.pool = ThreadPoolExecutor(engine.threads) if engine.threads > 1 else None
         self.transcript = None if engine.transcript is None else Transcript(engine.transcript)
+        self.tries: Counter[tuple[str, str, int, int]] = Counter()  # how often the same was asked, if there are faults
         self.tiny = False  # whether the clients' tasks are too short to be worth a thread
 
     def close(self) -> None:
@@ -213,7 +229,11 @@ class _Session:
         faults = self.engine.faults
         if faults is None:
             return True, True
-        rng = rng_for(self.seed, message.round, message.exchange, client, "faults")
+        asked = (client, message.task, message.round, message.exchange)
+        own = f" {message.task}" if message.task.startswith("@") else ""
+        again = f" {self.tries[asked]}" if self.tries[asked] else ""
+        self.tries[asked] += 1
+        rng = rng_for(self.seed, message.round, message.exchange, client, f"faults{own}{again}")
         request, reply = rng.random(2)
         wait = rng.exponential(faults.delay) if faults.delay else 0.0
         time.sleep(min(wait, faults.timeout))

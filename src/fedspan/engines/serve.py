@@ -11,17 +11,19 @@ from fedspan.channel.wire import Message
 from fedspan.checkpoint import build, in_c_order
 from fedspan.errors import FedspanError, InputError
 from fedspan.privacy.guard import Guard
-from fedspan.protocol import Client, checked_release, declared, tasks_of
+from fedspan.privacy.masking import Party, digest, summed
+from fedspan.protocol import Arrays, Client, checked_release, declared, tasks_of
 from fedspan.rng import Streams
 
 
 class Site:
     """One client of one run: what it remembers (its state and the memories of its links), and how it answers.
 
-    `open` makes the client object next to its data; it may be called again after the engine closed that object.
+    `open` makes the client object next to its data; it may be called again after the engine closed that object. With
+    a `vault` every array that leaves is masked: its secrets are in no snapshot, after a restart keys are agreed anew.
     """
 
-    __slots__ = ("down", "guard", "kind", "name", "open", "seed", "started", "state", "up")
+    __slots__ = ("down", "guard", "kind", "name", "open", "seed", "started", "state", "up", "vault")
 
     def __init__(
         self,
@@ -31,31 +33,43 @@ class Site:
         channel: Channel,
         seed: int,
         guard: Guard | None = None,
+        vault: Party | None = None,
     ) -> None:
-        self.guard = guard
         self.name, self.kind, self.open, self.seed = name, kind, open, seed
+        self.guard, self.vault = guard, vault
         self.down = Receiver(channel.down) if channel.down.kinds else None
         self.up = Sender(channel.up, channel.up.init()[0]) if channel.up.kinds else None
         self.state: Any = None
         self.started = False
 
     def handle(self, message: Message, client: Client[Any]) -> Message:
-        """Decode, do the task, check that only what it declares leaves, encode."""
+        """Decode, do the task, check that only what it declares leaves, mask it, encode."""
         if self.up:
             self.up.acknowledged(message.ack)
         arrays = self.down.decode(message) if self.down else message.arrays
-        task = declared(tasks_of(self.kind), message.task)
-        if not self.started:
-            self.state, self.started = client.init(), True
         rng = Streams(self.seed, message.round, message.exchange, self.name)
-        try:
-            state, reply = task.call(client, self.state, arrays, rng)
-            released = checked_release(task, reply)
-            if self.guard:
-                released = self.guard.protect(task, released, rng)
-        except InputError as error:
-            raise type(error)(f"client {self.name!r}: {error}") from error
-        out = message._replace(arrays=in_c_order(released), ack=self.down.last if self.down else 0)
+        state, place = self.state, (message.round, message.exchange)
+        reply: Arrays | None = None
+        if self.vault:
+            own = message.task.startswith("@")
+            reply = self.vault.answer(message.task, arrays, place) if own else self.vault.repeated(place)
+        if reply is None:
+            task = declared(tasks_of(self.kind), message.task)
+            asked = digest(message.task, arrays) if self.vault else b""
+            arrays, wanted = summed(arrays, task.releases) if self.vault else (arrays, list(task.releases))
+            if not self.started:
+                state, self.started = client.init(), True
+                self.state = state
+            try:
+                state, released = task.call(client, self.state, arrays, rng)
+                reply = checked_release(task, released)
+                if self.guard:
+                    reply = self.guard.protect(task, reply, rng)
+                if self.vault:
+                    reply = self.vault.mask({name: reply[name] for name in wanted}, place, asked)
+            except InputError as error:
+                raise type(error)(f"client {self.name!r}: {error}") from error
+        out = message._replace(arrays=in_c_order(reply), ack=self.down.last if self.down else 0)
         if self.up:
             out = self.up.encode(out, rng)
         if state is not self.state:

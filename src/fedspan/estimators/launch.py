@@ -12,6 +12,7 @@ from fedspan.checkpoint import Checkpoint
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError
 from fedspan.ledger import Ledger, Note
+from fedspan.privacy.masking import Secure
 from fedspan.privacy.plan import Plan
 from fedspan.protocol import Server
 from fedspan.run import Info, Result, run
@@ -35,6 +36,15 @@ def seed_from(random_state: Any) -> int:
     raise InputError(f"need random_state to be None, a non-negative integer or a generator, got {random_state!r}")
 
 
+def secure_from(secure: Any) -> Secure | None:
+    """What users give as `secure`: True, False, or a Secure with a threshold."""
+    if isinstance(secure, bool):
+        return Secure() if secure else None
+    if not isinstance(secure, Secure):
+        raise InputError(f"need secure to be True, False or a fedspan.Secure(threshold=…), got {secure!r}")
+    return secure
+
+
 def launch(
     solver: Server[Any],
     data: Mapping[str, Any],
@@ -50,6 +60,7 @@ def launch(
     min_clients: int | None = None,
     about: Mapping[str, Any] | None = None,
     privacy: Plan | None = None,
+    secure: Secure | None = None,
 ) -> Result[Any]:
     """Run the solver on the clients' data (by id). `why` ends the note "solver …, because …"."""
     ledger = ledger if ledger is not None else Ledger()
@@ -66,4 +77,5 @@ def launch(
         callback=callback,
         about=about,
         privacy=privacy,
+        secure=secure,
     )

@@ -53,7 +53,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     bits : bits per number on both links: an integer from 2 to 16 (against memories on both sides; for ssi, localpower
         and fedpower), or "auto" (krylov, davidson: just fine enough for tol). None: float64.
     participation : a `Participation`, the part of the clients that is asked in each round (fedpower).
-    privacy, secure : not in this version yet; anything but None and False is refused.
+    privacy : `RowDP(epsilon, delta, row_norm)` for a guarantee to every single row, or `PaperDP` (FedPower's own noise,
+        to reproduce its tables). None: no noise.
+    secure : True, or `Secure(threshold=…)`: the server sees only sums over the clients. With RowDP the clients then
+        share the noise, which is √(number of clients) less.
     engine : an engine, or a function from the clients' data to one; None: all clients in this process.
     callback : called after every round with `info.round`, `info.estimate` and `info.metrics`.
     checkpoint : a folder. After every round the run is saved there; a `fit` that finds it goes on from it.
@@ -90,7 +93,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         bits: int | str | None = None,
         participation: Participation | None = None,
         privacy: Any = None,
-        secure: bool = False,
+        secure: Any = False,
         engine: Any = None,
         callback: Callable[[Info], None] | None = None,
         checkpoint: Any = None,

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedspan.algorithms import FedPower, NoisyGram, NoisyPower, PaperNoise
 from fedspan.errors import InputError
+from fedspan.estimators.launch import secure_from
 from fedspan.federation.schema import Schema
 from fedspan.privacy.dp import PaperDP, RowDP
 from fedspan.privacy.plan import Plan, Release, expected_error, plan_for
@@ -64,7 +65,9 @@ def private(request: Any, schema: Schema, clients: int, min_clients: int | None)
     solver = replace(solver, k=request.n_components, center=request.center)
     if isinstance(solver, NoisyPower):
         solver = replace(solver, d=schema.n_features)
-    spread = (clients if min_clients is None else min_clients) if request.secure else 1
+    secure = secure_from(request.secure)
+    least = clients if min_clients is None else max(min_clients, secure.among(clients, min_clients) if secure else 1)
+    spread = least if secure else 1  # the noise of a sum is shared by those who are at least in it
     plan = plan_for(dp, solver.client, [Release(*planned) for planned in solver.planned()], spread=spread)
     return Private(solver, plan, why)
 

@@ -25,7 +25,7 @@ from fedspan.algorithms import (
 from fedspan.channel import Channel, delta, only, pack, quantize
 from fedspan.errors import InputError, nearest
 from fedspan.estimators.auto import Auto, Problem
-from fedspan.estimators.launch import launch, whole
+from fedspan.estimators.launch import launch, secure_from, whole
 from fedspan.estimators.private import PAPER_WARNING, forecast, hindsight, paper_noise, private
 from fedspan.federation.clients import open_clients
 from fedspan.federation.participation import Participation
@@ -55,7 +55,7 @@ class Request:
     bits: int | str | None
     participation: Participation | None
     privacy: Any
-    secure: bool
+    secure: Any
     prior: Prior | None = None
 
 
@@ -74,8 +74,7 @@ def checked(request: Request, schema: Schema) -> Request:
         raise InputError(f"need participation to be a fedspan.Participation, got {request.participation!r}")
     if request.privacy is not None and not isinstance(request.privacy, RowDP | PaperDP):
         raise InputError(f"need privacy to be a fedspan.RowDP or a fedspan.PaperDP, got {request.privacy!r}")
-    if request.secure:
-        raise InputError("secure aggregation is not in this version yet; leave it out")
+    secure_from(request.secure)
     return replace(request, n_components=int(k), max_rounds=int(request.max_rounds))
 
 
@@ -181,7 +180,7 @@ def solve(
     result = launch(
         solver, data, why=why, rounds=request.max_rounds, seed=seed, channel=channel, engine=engine, callback=callback,
         checkpoint=checkpoint, ledger=ledger, min_clients=min_clients, about={"features": schema.n_features},
-        privacy=plan,
+        privacy=plan, secure=secure_from(request.secure),
     )  # fmt: skip
     if chosen:
         theta, clients_ = float(result.state.theta[-1]), len(data)

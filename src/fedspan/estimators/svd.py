@@ -42,7 +42,7 @@ class FederatedSVD(FederatedPCA):
         bits: int | str | None = None,
         participation: Participation | None = None,
         privacy: Any = None,
-        secure: bool = False,
+        secure: Any = False,
         engine: Any = None,
         callback: Callable[[Info], None] | None = None,
         checkpoint: Any = None,
