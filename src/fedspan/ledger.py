@@ -33,6 +33,7 @@ class Exchange:
     missing: tuple[str, ...] = ()
     failures: dict[str, str] = field(default_factory=dict)
     noise: float = 0.0  # deviation of the noise over the sensitivity of what left; 0: none was added
+    secure: bool = False  # the server saw the sum over the clients only
     sampled: float = 1.0  # the probability with which a row was in it, by a draw that only the client saw
 
 

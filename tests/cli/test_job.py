@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspan import FederatedPCA, Participation
+from fedspan import FederatedPCA, Participation, RowDP, Secure
 from fedspan.cli.job import Job, load, parameters, parse
 from fedspan.errors import InputError
 
@@ -76,10 +76,14 @@ def test_an_integer_will_do_for_a_number() -> None:
         ({"run": {"timeout": 60}}, "run.timeout: all clients are in this process"),
         ({"run": {"min_clients": 0}}, "need run.min_clients to be at least 1, got 0"),
         ({"job": {"secure": True}}, "need a known key in .job., got 'secure'"),
-        ({"privacy": {"epsilon": 1.0}}, "differential privacy comes in a later version"),
-        ({"privacy": {}}, "differential privacy comes in a later version"),
-        ({"secure": {"enabled": True}}, "secure aggregation comes in a later version"),
-        ({"secure": {"threshold": 2}}, "secure aggregation comes in a later version"),
+        ({"privacy": {"epsilon": 1.0}}, "need privacy.delta, got none"),
+        ({"privacy": {}}, "need privacy.epsilon, got none"),
+        ({"privacy": {"epsilon": 1.0, "delta": 1e-6}}, r".privacy.: need row_norm, .* would leak"),
+        ({"privacy": {"epsilon": 0.0, "delta": 1e-6, "row_norm": 1.0}}, "need epsilon above 0"),
+        ({"privacy": {"epsilon": "1", "delta": 1e-6, "row_norm": 1.0}}, "need privacy.epsilon to be a number"),
+        ({"privacy": {"row_nrom": 1.0}}, "did you mean 'row_norm'"),
+        ({"secure": {"threshold": 2}}, "needs secure.enabled = true"),
+        ({"secure": {"enabled": 1}}, "need secure.enabled to be true or false"),
     ],
 )
 def test_what_is_wrong_is_named(tables: dict[str, Any], sentence: str) -> None:
@@ -94,6 +98,19 @@ def test_nothing_is_guessed() -> None:
         parse({"job": JOB["job"]}, HERE)
     with pytest.raises(InputError, match=r"need \[job\] to be a table, got 3"):
         parse({"job": 3}, HERE)
+
+
+def test_protection_reaches_the_estimator_and_survives_the_file(tmp_path: Path) -> None:
+    tables = {
+        "privacy": {"epsilon": 1, "delta": 1e-6, "row_norm": 2.5, "budgets": "b"},
+        "secure": {"enabled": True, "threshold": 2},
+    }
+    job = parse(with_(**tables), HERE)
+    assert job.options()["privacy"] == RowDP(1.0, 1e-6, 2.5, budgets=str(HERE / "b"))
+    assert job.options()["secure"] == Secure(2)
+    path = tmp_path / "job.toml"
+    path.write_text(job.to_toml())
+    assert load(path) == job
 
 
 def test_secure_off_says_how_it_is() -> None:

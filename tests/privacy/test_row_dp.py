@@ -63,7 +63,7 @@ def test_one_row_changes_each_release_by_no_more_than_is_declared(replace: bool)
         a, b = Z[:, 0] * 9.0, Z[:, 1] * 9.0  # longer than C, in the span of Z, at right angles
         more = [np.vstack([A, a]), np.vstack([A, b]) if replace else A]
         clients = [PrivateClient(rows, row_norm=C) for rows in more]
-        for name in ("census", "add_up", "weigh", "triangle", "project"):
+        for name in ("census", "add_up", "energy", "triangle", "project"):
             task = tasks_of(PrivateClient)[name]
             one, two = (task.call(c, None, {"Z": Z}, None)[1] for c in clients)
             for array in task.releases:

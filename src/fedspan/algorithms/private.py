@@ -54,7 +54,7 @@ class PrivateClient(RowsClient):
         return state, {"total": self._finite(self.rows.sums())}
 
     @task(releases={"energy": Sensitivity(2)})
-    def weigh(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+    def energy(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         return state, {"energy": np.array(self._finite(self.rows.squares(arrays.get("mean"))).sum())}
 
     @task(releases={"G": Sensitivity(2)})
@@ -164,11 +164,11 @@ class NoisyPower(_Noisy):
 
     def planned(self) -> Planned:
         main = 0.94 if self.center else 0.98
-        return [*_opening(self.center), ("weigh", "energy", 1, 0.01), ("project", "Y", self.rounds, main)]
+        return [*_opening(self.center), ("energy", "energy", 1, 0.01), ("project", "Y", self.rounds, main)]
 
     def init(self, rng: Streams) -> Round[NoisyState]:
         n, shift = yield from _open(self.center)
-        trace = float((yield Ask("weigh", shift, Sum("energy"))).total["energy"])
+        trace = float((yield Ask("energy", shift, Sum("energy"))).total["energy"])
         Z = random_orthonormal(rng("start"), self.d, min(10 * self.k if self.width is None else self.width, self.d))
         moments = _moments(n, shift.get("mean", np.zeros(self.d)), trace, 1)
         return NoisyState(moments, Z, Z[:, : self.k], np.zeros(self.k), np.inf, n, shift, 0)

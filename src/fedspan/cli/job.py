@@ -9,7 +9,7 @@ import inspect
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import NoneType
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from fedspan.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from fedspan import FederatedPCA, Participation
+    from fedspan import FederatedPCA, Participation, RowDP
 
 TASKS = ("pca", "svd", "gcca", "personalized", "classifier", "vertical-classifier")
 
@@ -35,9 +35,6 @@ _LEAST = {
 
 _NOT_YET = {
     "data.views": "views are for gcca, which is not in this version yet; give data.clients",
-    "privacy": "differential privacy comes in a later version; leave [privacy] out to run without it",
-    "secure.enabled": "secure aggregation comes in a later version; leave [secure] out to run without it",
-    "secure.threshold": "secure aggregation comes in a later version; leave [secure] out to run without it",
     "run.timeout": "all clients are in this process and none can be late; it comes with federations, leave it out",
 }
 _SAYS = {
@@ -72,7 +69,15 @@ def schema() -> dict[str, dict[str, tuple[type, ...]]]:
     return {
         "job": {"task": (str,), **parameters()},
         "data": {"clients": (list, dict), "views": (list, dict), "columns": (list,), "id": (str,), "label": (str,)},
-        "privacy": {"epsilon": (float,), "delta": (float,), "row_norm": (float,)},
+        "privacy": {
+            "epsilon": (float,),
+            "delta": (float,),
+            "row_norm": (float,),
+            "neighbours": (str,),
+            "expect": (float,),
+            "simulate": (bool,),
+            "budgets": (str,),
+        },
         "secure": {"enabled": (bool,), "threshold": (int,)},
         "run": {"checkpoint_every": (int,), "timeout": (float,), "min_clients": (int,), "transcript": (bool,)},
     }
@@ -91,11 +96,21 @@ class Job:
     checkpoint_every: int = 1
     min_clients: int | None = None
     transcript: bool = False  # keep every message, for an audit
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+    secure: Mapping[str, Any] = field(default_factory=dict)
 
     def options(self) -> dict[str, Any]:
         """The parameters as the estimator's constructor takes them."""
-        part = self.parameters.get("participation")
-        return {**self.parameters, **({"participation": _participation(part)} if part else {})}
+        from fedspan import Secure
+
+        options = dict(self.parameters)
+        if options.get("participation"):
+            options["participation"] = _participation(options["participation"])
+        if self.privacy:
+            options["privacy"] = _privacy(self.privacy)
+        if self.secure.get("enabled"):
+            options["secure"] = Secure(self.secure.get("threshold"))
+        return options
 
     def sources(self) -> dict[str, Callable[[], Any]]:
         """What opens each client's table, when it is needed."""
@@ -123,6 +138,8 @@ class Job:
                 "min_clients": self.min_clients,
                 "transcript": self.transcript or None,
             },
+            "privacy": self.privacy,
+            "secure": self.secure,
             "data": data,
             "data.clients": self.clients,
         }
@@ -164,6 +181,15 @@ def parse(tree: dict[str, Any], beside: Path) -> Job:
     _check_solver(job)
     if "participation" in job:
         _participation(job["participation"])
+    privacy, secure = dict(checked.get("privacy", {})), dict(checked.get("secure", {}))
+    if secure.get("enabled") is False:
+        secure = {}
+    if "privacy" in checked:
+        if "budgets" in privacy:
+            privacy["budgets"] = str(beside / privacy["budgets"])
+        _privacy(privacy)
+    if "threshold" in secure and not secure.get("enabled"):
+        raise InputError("secure.threshold needs secure.enabled = true, got none; write it, or leave the threshold out")
     columns = data.get("columns")
     return Job(
         task,
@@ -175,6 +201,8 @@ def parse(tree: dict[str, Any], beside: Path) -> Job:
         run.get("checkpoint_every", 1),
         run.get("min_clients"),
         run.get("transcript", False),
+        privacy,
+        secure,
     )
 
 
@@ -222,6 +250,19 @@ def _participation(table: Mapping[str, Any]) -> Participation:
                 f"need job.participation.{key} to be {'a number' if key == 'fraction' else 'an integer'}, got {value!r}"
             )
     return Participation(**table)
+
+
+def _privacy(table: Mapping[str, Any]) -> RowDP:
+    """[privacy], which is always of the sound kind; the paper's own noise is for Python only."""
+    from fedspan.privacy.dp import RowDP
+
+    for key in ("epsilon", "delta"):
+        if key not in table:
+            raise InputError(f"need privacy.{key}, got none; leave [privacy] out to run without it")
+    try:
+        return RowDP(**table)
+    except InputError as error:
+        raise InputError(f"[privacy]: {error}") from None
 
 
 def _check_solver(job: Mapping[str, Any]) -> None:

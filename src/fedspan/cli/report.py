@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -39,6 +40,11 @@ _RELEASES = {
     "show": "of the largest client, its own basis after local steps",
     "span": "the leading eigenvectors of its own second-moment matrix",
     "weigh": "the leading eigenvectors and variances of its own second-moment matrix",
+    "census": "how many rows it has, and how many of them are longer than the bound",
+    "add_up": "its column sums",
+    "energy": "its total sum of squares",
+    "triangle": "its whole second-moment matrix",
+    "project": "products of its second-moment matrix with the server's blocks",
     "leading": "the leading eigenvectors of its own second-moment matrix, rounded",
 }
 
@@ -56,7 +62,7 @@ def render(job: str, ledger: Ledger, model: FederatedPCA) -> str:
     parts = [
         f"<h1>Federated {title}</h1><p>{escape(summary)}</p>",
         figures(_key_figures(ledger, model)),
-        f"<p><strong>Privacy:</strong> {escape(privacy(ledger))}</p>",
+        f"<p><strong>Privacy:</strong> {escape(privacy(ledger, job))}</p>",
         "<h2>Convergence</h2>", _convergence(ledger, model),
         "<h2>Components</h2>", _components(model),
         "<h2>Clients</h2>", _clients(ledger),
@@ -76,14 +82,25 @@ def outcome(model: FederatedPCA) -> str:
     return "stopped before tol was met" if model.tol > 0 else "all rounds run (tol = 0)"
 
 
-def privacy(ledger: Ledger) -> str:
+def privacy(ledger: Ledger, job: str = "") -> str:
     """What protects the rows, and what does not. Nothing better than the truth."""
-    tasks = dict.fromkeys(e.task for e in ledger.events if isinstance(e, Exchange))
-    seen = dict.fromkeys(_RELEASES.get(task, f"the arrays of the task {task!r}") for task in tasks)
-    epsilon = ledger.epsilon(0.5)
-    guarantee = "no differential privacy: epsilon is infinite" if math.isinf(epsilon) else f"epsilon {epsilon:g}"
+    sent = [e for e in ledger.events if isinstance(e, Exchange)]
+    seen = dict.fromkeys(_RELEASES.get(e.task, f"the arrays of the task {e.task!r}") for e in sent)
+    given = tomllib.loads(job).get("privacy", {})
+    delta = given.get("delta", 1e-6)
+    epsilon = ledger.epsilon(delta)
+    if math.isinf(epsilon):
+        guarantee = "no differential privacy: epsilon is infinite"
+    else:
+        guarantee = f"differential privacy of single rows with epsilon {epsilon:.3g} at delta {delta:g}"
+        if given.get("simulate"):
+            guarantee += " in a simulation (its noise can be repeated by whoever knows the seed, so it protects nobody)"
+    secure = bool(sent) and all(e.secure for e in sent)
+    of = "of all clients together, and of none by itself" if secure else "of each client"
+    sums = "secure aggregation" if secure else "no secure aggregation"
+    noised = ", with noise" if not math.isinf(epsilon) and seen else ""
     return (
-        f"{guarantee}; no secure aggregation. The rows stayed with the clients; the server saw of each client: "
+        f"{guarantee}; {sums}. The rows stayed with the clients; the server saw {of}{noised}: "
         f"{'; '.join(seen) or 'nothing'}."
     )
 

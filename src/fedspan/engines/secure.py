@@ -48,7 +48,7 @@ class _Costs:
 
     def event(self, ask: Ask, place: tuple[int, int], missing: tuple[str, ...]) -> Exchange:
         down, up, seconds = zip(*self.spent.values(), strict=True)
-        return Exchange(*place, ask.task, tuple(self.spent), down, up, seconds, missing, self.failures)
+        return Exchange(*place, ask.task, tuple(self.spent), down, up, seconds, missing, self.failures, secure=True)
 
 
 class _NoSumError(Exception):
