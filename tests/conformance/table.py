@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
-from fedspan.algorithms import Davidson, DrSvd, Faps, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
+from fedspan.algorithms import Davidson, DeepMaxVar, DrSvd, Faps, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
+from fedspan.algorithms.deep_maxvar import View
 from fedspan.protocol import Array, Server
 
 Clients = Mapping[str, Array]
@@ -24,6 +25,21 @@ def hospitals() -> Clients:
     mix = scipy.fft.idct(np.eye(12), axis=0, norm="ortho") * 0.75 ** np.arange(12)
     sizes = {"ada": 40, "bo": 13, "cy": 25, "dee": 2, "eve": 31}
     return {name: rng.normal(size=(n, 12)) @ mix.T + np.arange(12) for name, n in sizes.items()}
+
+
+def deep_views() -> Any:
+    """Four views of 40 entities, with networks that hold all that a state must: batch norm, dropout, momentum."""
+    from torch import nn, optim
+
+    rng = np.random.default_rng(8)
+    Z = rng.normal(size=(40, 2))
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.ReLU(), nn.Linear(8, 2))
+
+    mixes = {name: rng.normal(size=(2, 3)) for name in ("ada", "bo", "cy", "dee")}
+    kinds = {"ada": None, "dee": None, "bo": optim.RMSprop, "cy": lambda p: optim.SGD(p, lr=0.05, momentum=0.9)}
+    return {name: View(np.tanh(Z @ A), network, kinds[name]) for name, A in mixes.items()}
 
 
 def principal(server: Any, clients: Clients) -> Array:
@@ -57,6 +73,7 @@ TABLE: dict[str, Row] = {
     "faps accelerated": Row(Faps(k=3, tol=1e-9, accelerate=True), rounds=12, enough=200),
     "localpower": Row(LocalPower(k=3, tol=1e-9)),
     "fedpower": Row(FedPower(k=3), angle=None),
+    "deep maxvar": Row(DeepMaxVar(k=2, steps=3, batch_size=16, alpha=5.0), rounds=3, clients=deep_views, angle=None),
     "uda": Row(Uda(k=3), rounds=2, angle=None),
     "wda": Row(Wda(k=3), rounds=2, angle=None),
     "drsvd": Row(DrSvd(k=3), rounds=2, angle=None),
