@@ -10,7 +10,7 @@ import numpy as np
 import scipy.fft
 
 from fedspan.algorithms import Davidson, DeepMaxVar, DrSvd, Faps, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
-from fedspan.algorithms.deep_maxvar import View
+from fedspan.algorithms.deep_maxvar import DeepView
 from fedspan.protocol import Array, Server
 
 Clients = Mapping[str, Array]
@@ -39,7 +39,7 @@ def deep_views() -> Any:
 
     mixes = {name: rng.normal(size=(2, 3)) for name in ("ada", "bo", "cy", "dee")}
     kinds = {"ada": None, "dee": None, "bo": optim.RMSprop, "cy": lambda p: optim.SGD(p, lr=0.05, momentum=0.9)}
-    return {name: View(np.tanh(Z @ A), network, kinds[name]) for name, A in mixes.items()}
+    return {name: DeepView(np.tanh(Z @ A), network, kinds[name]) for name, A in mixes.items()}
 
 
 def principal(server: Any, clients: Clients) -> Array:

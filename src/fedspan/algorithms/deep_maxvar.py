@@ -5,8 +5,9 @@ network i, M_i = Q(X_i; θ_i) (J, K) its outputs, G (J, K) the common representa
 steps, F the rows of a batch, α_G the proximal weight. Minimised: Σ_i ½‖M_i - √J·G‖²_F / J, the cost (7).
 
 One algorithm: over a channel that quantises differences to memories on both sides (`delta(quantize(3))` on M and G) it
-is CuteMaxVar-Deep, without one AltMaxVar-Deep. The server sees Σ_i M_i, the sum of the nodes' costs and the sum of
-their correlations with G. Rows, parameters and optimisers stay at the nodes. It needs no torch.
+is CuteMaxVar-Deep, without one AltMaxVar-Deep. The server sees how many rows each node has (and a digest of their ids,
+see entities.py), Σ_i M_i, the sum of the nodes' costs and the sum of their correlations with G. Rows, parameters and
+optimisers stay at the nodes. The server needs no torch.
 
 Differs from the paper: the nodes fit √J·G (GᵀG = J·I in their scale) by the *mean* squared error, so that neither
 targets nor steps shrink with J. Batches are cut from a shuffle of all rows, not drawn anew. Numbers travel as float32
@@ -17,32 +18,27 @@ M_i is taken in evaluation mode, as new entities will be (batch norm by its runn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from fedspan.errors import InputError, MissingExtraError
+from fedspan.algorithms.entities import Entities, EntitiesClient, matched
+from fedspan.algorithms.networks import alone, like, made, optimizer_of, outputs, plain, tensors, with_parameters
+from fedspan.errors import InputError
 from fedspan.numerics.maxvar import centred, common_step
 from fedspan.numerics.operators import Rows
 from fedspan.protocol import Array, Arrays, Ask, Client, Round, Server, Sum, complete, task
 from fedspan.rng import Streams
 
 if TYPE_CHECKING:
-    from torch.nn import Module
-    from torch.optim import Optimizer
-
-_ROWS = 4096  # rows that go through a network at once when nothing is learned
-_LOCK = Lock()  # torch has one stream of random numbers in a process, and one number of threads
+    from fedspan.algorithms.networks import Module, Optimizer
 
 
 @dataclass(frozen=True)
-class View:
+class DeepView:
     """What a node holds: its rows, its network, and how that is trained. Nothing of it leaves the node.
 
     `network` is a module, whose parameters are the start, or a function that makes one. `optimizer` is a class of
@@ -53,6 +49,8 @@ class View:
     network: Module | Callable[[], Module]
     optimizer: Callable[..., Optimizer] | None = None
     threads: int = 1  # of torch; the last bits of a result depend on it
+    ids: Sequence[Any] | Array | None = None  # of the rows: see entities.py
+    secret: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,16 +62,17 @@ class NodeState:
     round: int = -1  # the last one in which it was trained
 
 
-class DeepNode(Client[NodeState]):
+class DeepNode(EntitiesClient[NodeState]):
     """A node: it trains its network towards G, and says what the network makes of its rows."""
 
     State = NodeState
 
     def __init__(
-        self, data: View, k: int, steps: int, batch_size: int = 0, lr: float = 1e-3, weight_decay: float = 0.0
+        self, data: DeepView, k: int, steps: int, batch_size: int = 0, lr: float = 1e-3, weight_decay: float = 0.0
     ) -> None:
         self.view, self.k, self.steps, self.lr, self.weight_decay = data, k, steps, lr, weight_decay
         self.X = data.X.tocsr() if sp.issparse(data.X) else data.X
+        self.entities = Entities(self.X, data.ids, data.secret)
         self.batch_size = min(batch_size or len(self), len(self))
         self.live: tuple[Any, Module, Optimizer] | None = None  # the state's mark, and its network and optimiser
 
@@ -83,20 +82,11 @@ class DeepNode(Client[NodeState]):
     def init(self) -> NodeState:
         return NodeState()
 
-    @task(releases={"n": None})
-    def size(self, state: NodeState, arrays: Arrays, rng: Streams) -> tuple[NodeState, Arrays]:
-        return state, {"n": np.array(len(self))}
-
     @task(releases={"M": None})
     def start(self, state: NodeState, arrays: Arrays, rng: Streams) -> tuple[NodeState, Arrays]:
         """M_i of the network before training; the place where rows and network are checked."""
-        if len(self) != int(arrays["J"]):
-            raise InputError(
-                f"need the same entities in every view, {int(arrays['J'])} rows, got {len(self)}; "
-                "give all views the same rows in the same order"
-            )
         self._check_rows()
-        with _alone(rng("network"), self.view.threads):
+        with alone(rng("network"), self.view.threads):
             net = made(self.view.network)  # Alg. 1, line 2
             state = self._keep(net, self._optimizer(net), round=0)
             M = self._checked_outputs(net)
@@ -106,10 +96,11 @@ class DeepNode(Client[NodeState]):
     def train(self, state: NodeState, arrays: Arrays, rng: Streams) -> tuple[NodeState, Arrays]:
         """T steps towards G, then M_i; if its last answer was lost and it is asked again, it trains no more."""
         G = arrays["G"]
-        with _alone(rng("network"), self.view.threads):
+        with alone(rng("network"), self.view.threads):
             net, optimizer = self._resumed(state)
-        with _alone(rng("training"), self.view.threads):  # whether or not the network was made again just now
+        with alone(rng("training"), self.view.threads):  # whether or not the network was made again just now
             if rng.round != state.round:
+                self.live = None  # if this fails half-way, the state is still the one before
                 net.train()
                 for t, F in zip(range(self.steps), self._batches(rng("batches")), strict=False):
                     if not math.isfinite(self._step(net, optimizer, F, G[F])):  # Alg. 1, lines 20 and 21
@@ -117,7 +108,7 @@ class DeepNode(Client[NodeState]):
                 state = self._keep(net, optimizer, rng.round)
             M = outputs(net, self.X)
         cost = 0.5 * np.sum((M - G) ** 2, dtype=np.float64) / len(self)
-        return state, {"M": M, "cost": np.array(cost), "correlation": _correlation(M, G)}  # Alg. 1, lines 23 and 24
+        return state, {"M": M, "cost": np.array(cost), "correlation": correlation(M, G)}  # Alg. 1, lines 23 and 24
 
     def _batches(self, rng: np.random.Generator) -> Iterator[Array]:
         """Rows of one batch after the other, from shuffles of all rows; the rest of a shuffle is dropped."""
@@ -138,10 +129,7 @@ class DeepNode(Client[NodeState]):
         return optimizer.step(loss).item()  # type: ignore[attr-defined]
 
     def _optimizer(self, net: Module) -> Optimizer:
-        make, parameters = self.view.optimizer or _torch().optim.Adam, net.parameters()
-        if not isinstance(make, type):
-            return make(parameters)
-        return make(parameters, lr=self.lr, **({"weight_decay": self.weight_decay} if self.weight_decay else {}))
+        return optimizer_of(net, self.view.optimizer, self.lr, self.weight_decay)
 
     def _keep(self, net: Module, optimizer: Optimizer, round: int) -> NodeState:
         """The state after these steps; the live objects are kept too, for as long as this client is open."""
@@ -212,11 +200,10 @@ class DeepMaxVar(Server[DeepState]):
         return {name: getattr(self, name) for name in ("k", "steps", "batch_size", "lr", "weight_decay")}
 
     def init(self, rng: Streams) -> Round[DeepState]:
-        sizes = yield from complete(Ask("size", want=Sum("n")))
-        J = int(sizes.total["n"]) // len(sizes.asked)  # if the views differ in length, one of them differs from this
+        J = next(iter((yield from matched(rng)).values()))
         if self.k >= J:
-            raise InputError(f"need more entities than the {self.k} components, got {J}")
-        M = (yield from complete(Ask("start", {"J": np.array(J)}, Sum("M")))).total["M"]
+            raise InputError(f"need more entities than the {self.k} components, got {J}; lower n_components")
+        M = (yield from complete(Ask("start", want=Sum("M")))).total["M"]
         return self._common(M, None, math.nan, np.full(self.k, math.nan))  # Alg. 1, line 7
 
     def round(self, state: DeepState, rng: Streams) -> Round[DeepState]:
@@ -229,8 +216,7 @@ class DeepMaxVar(Server[DeepState]):
         J = len(M)
         M = M.astype(np.float64) / math.sqrt(J)
         gram = centred(M).T @ centred(M)
-        values = np.linalg.eigvalsh(gram)
-        rank = int(np.sum(values > 1e-12 * values[-1])) if values[-1] > 0 else 0
+        rank = int(np.sum(np.linalg.eigvalsh(gram) > 1e-12 * np.sum(M**2)))  # less is what float32 rounds
         if rank < self.k:
             raise InputError(
                 f"need networks whose outputs vary in {self.k} directions, their sum varies in {rank}; "
@@ -250,84 +236,12 @@ class DeepMaxVar(Server[DeepState]):
         return {"cost": state.cost, "correlation": float(state.correlations.mean()), "change": state.change}
 
 
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtraError("training a network", "deep") from None
-    return torch
-
-
-@contextmanager
-def _alone(rng: np.random.Generator, threads: int) -> Iterator[None]:
-    """Torch for this thread alone, its random numbers from `rng`: no other client of this process draws from them."""
-    torch = _torch()
-    with _LOCK, torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(int(rng.integers(2**63)))
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-
-
-def made(network: Module | Callable[[], Module]) -> Module:
-    """A network of one's own: a copy of a module, or a new one from its maker."""
-    net = deepcopy(network) if isinstance(network, _torch().nn.Module) else network()
-    if not isinstance(net, _torch().nn.Module) or not any(True for _ in net.parameters()):
-        raise InputError(f"need a torch.nn.Module with parameters or a function that makes one, got {net!r}")
-    return net
-
-
-def with_parameters(net: Module, theta: dict[str, Any]) -> Module:
-    """The network with those parameters and buffers."""
-    try:
-        net.load_state_dict(tensors(theta))
-    except RuntimeError as error:
-        raise InputError(f"need the network that these parameters were learned by: {error}") from None
-    return net
-
-
-def outputs(net: Module, X: Any) -> Array:
-    """What the network makes of rows, as float32; nothing is learned."""
-    net.eval()
-    with _torch().no_grad():
-        parts = [net(like(net, X[begin : begin + _ROWS])).cpu().numpy() for begin in range(0, X.shape[0], _ROWS)]
-    return np.concatenate(parts).astype(np.float32, copy=False)
-
-
-def like(net: Module, rows: Any) -> Any:
-    """Rows as a dense tensor of the network's dtype and device."""
-    parameter = next(net.parameters())
-    dense = rows.toarray() if sp.issparse(rows) else np.ascontiguousarray(rows)
-    return _torch().tensor(dense, dtype=parameter.dtype, device=parameter.device)
-
-
-def plain(tree: Any) -> Any:
-    """Tensors as arrays, and keys as strings: what a checkpoint can hold."""
-    if isinstance(tree, dict):
-        return {str(key): plain(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(plain(value) for value in tree)
-    return tree.detach().cpu().numpy().copy() if isinstance(tree, _torch().Tensor) else tree
-
-
-def tensors(tree: Any) -> Any:
-    """Arrays as tensors of their own; the inverse of `plain` but for keys that were not strings."""
-    if isinstance(tree, dict):
-        return {key: tensors(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(tensors(value) for value in tree)
-    return _torch().tensor(tree) if isinstance(tree, np.ndarray) else tree
-
-
 def _mark(state: NodeState) -> Any:
     """An array that only this state and its copies hold."""
     return next(iter(state.theta.values()))
 
 
-def _correlation(M: Array, G: Array) -> Array:
+def correlation(M: Array, G: Array) -> Array:
     """The correlation of each column of M with that of G; 0 where one is constant."""
     A, B = (centred(Y.astype(np.float64)) for Y in (M, G))
     scale = np.linalg.norm(A, axis=0) * np.linalg.norm(B, axis=0)
