@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -339,3 +340,25 @@ def test_a_lost_view_stops_the_run_but_loses_nothing(tmp_path: Path) -> None:
     with pytest.raises(FedspanError, match="'east' failed: OSError: disk gone"):
         model(**options).fit(views)
     np.testing.assert_array_equal(model(**options).fit(views).common_, model().fit(VIEWS).common_)
+
+
+# --- the paper's toy
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(5))
+def test_the_papers_toy(seed: int) -> None:
+    """Networks find the classes in unseen entities in 3 bits a number as fast as in 32; linear maps do not."""
+    path = Path(__file__).parents[2] / "benchmarks" / "cutemaxvar" / "deep_toy.py"
+    spec = spec_from_file_location("deep_toy", path)
+    bench = module_from_spec(spec)
+    spec.loader.exec_module(bench)
+    views, y = bench.toy(seed)
+    assert bench.linear(views, y) < 0.6
+    alt, cute = (bench.deep(views, y, bits, seed, rounds=50) for bits in (None, 3))
+    assert alt["last"] >= 0.97
+    assert cute["last"] >= 0.97
+    assert cute["last"] == pytest.approx(cute["curve"][-1], abs=0.002)  # transform is what the benchmark followed
+    assert max(alt["reached"], cute["reached"]) <= 20
+    assert 1 - 3 * cute["reached"] / (32 * alt["reached"]) >= 0.89
+    assert 1 - cute["sent"][cute["reached"]] / alt["sent"][alt["reached"]] >= 0.85

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer as Optimizer
 
 _ROWS = 4096  # that go through a network at once when nothing is learned
-_LOCK = Lock()  # torch has one stream of random numbers in a process
+_LOCK = RLock()  # torch has one stream of random numbers in a process
 
 
 def _torch() -> Any:
@@ -76,6 +76,7 @@ def with_parameters(net: Module, theta: dict[str, Any]) -> Module:
 def outputs(net: Module, X: Any) -> Array:
     """What the network makes of rows, as float32; nothing is learned."""
     net.eval()
+    X = X.tocsr() if sp.issparse(X) else X
     with _torch().no_grad():
         parts = [net(like(net, X[begin : begin + _ROWS])).cpu().numpy() for begin in range(0, X.shape[0], _ROWS)]
     return np.concatenate(parts).astype(np.float32, copy=False)

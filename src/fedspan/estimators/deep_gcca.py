@@ -47,7 +47,7 @@ class DeepFederatedGCCA(BaseEstimator):  # type: ignore[misc]
     first_bits : bits of the first exchange if `bits` is given; None: full precision, as in the paper.
     local_steps : steps of each network between two communications.
     batch_size : entities per step; None: all.
-    lr, weight_decay : of the optimiser, if that is a class.
+    lr, weight_decay : of the optimiser, if that is a class. A weight_decay of 0 is left to the class (AdamW has 0.01).
     rounds : how many.
     optimizer : a class of torch.optim (None: Adam), or a function from parameters to an optimiser.
     alpha : weight of the proximal term of the common representation; infinite: none.
@@ -189,9 +189,7 @@ class DeepFederatedGCCA(BaseEstimator):  # type: ignore[misc]
     def _solver(self) -> DeepMaxVar:
         for name in ("n_components", "rounds", "local_steps", "batch_size"):
             count = getattr(self, name)
-            if not whole(count) or count < 1:
-                if name == "batch_size" and count is None:
-                    continue
+            if (not whole(count) or count < 1) and not (name == "batch_size" and count is None):
                 raise InputError(f"need {name} to be an integer of at least 1, got {count!r}")
         for name in ("lr", "alpha", "weight_decay", "tol"):
             value, least = getattr(self, name), name in ("weight_decay", "tol")
@@ -253,10 +251,9 @@ class DeepFederatedGCCA(BaseEstimator):  # type: ignore[misc]
         X = open_view(X).X
         if X.shape[1] != self.n_features_[i]:
             raise InputError(f"need the {self.n_features_[i]} features of view {i}, got {X.shape[1]}")
-        M = outputs(self.trained(i), X.tocsr() if sp.issparse(X) else X)
-        if not np.isfinite(M).all():
-            raise InputError(f"need finite numbers in view {i}, got NaN or infinity")
-        return M
+        if not np.isfinite(X.data if sp.issparse(X) else X).all():
+            raise InputError(f"need finite numbers in view {i}, got NaN or infinity; impute them, or give None")
+        return outputs(self.trained(i), X)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model with the networks' parameters as one safetensors file; not the networks' code."""
@@ -289,9 +286,7 @@ class _Kept:
     def parameters(self, names: list[str]) -> list[dict[str, Array]]:
         sites = self.session.snapshot().get("sites", {}) if self.session else {}
         if any(name not in sites for name in names):
-            raise FedspanError(
-                "this engine leaves the networks at the clients; run DeepMaxVar itself and use them there"
-            )
+            raise FedspanError("this engine leaves the networks at the clients; run DeepMaxVar, and use them there")
         return [sites[name]["state"].theta for name in names]
 
 
