@@ -23,6 +23,7 @@ from fedspan.run import run
 if TYPE_CHECKING:
     from fedspan import algorithms, engines
     from fedspan.estimators.auto import Auto
+    from fedspan.estimators.deep_gcca import DeepFederatedGCCA
     from fedspan.estimators.pca import FederatedPCA
     from fedspan.estimators.svd import FederatedSVD
 
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Auto",
     "Channel",
+    "DeepFederatedGCCA",
     "FederatedPCA",
     "FederatedSVD",
     "FedspanError",
@@ -47,7 +49,7 @@ __all__ = [
 ]
 
 # What needs scipy and scikit-learn is imported when first used: `fedspan --help` need not wait for them.
-_LATER = {"Auto": "auto", "FederatedPCA": "pca", "FederatedSVD": "svd"}
+_LATER = {"Auto": "auto", "DeepFederatedGCCA": "deep_gcca", "FederatedPCA": "pca", "FederatedSVD": "svd"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 import pytest
 from sklearn.utils import estimator_checks as checks
 
-from fedspan import FederatedPCA, FederatedSVD
+from fedspan import DeepFederatedGCCA, FederatedPCA, FederatedSVD
 
 NAMES = [
     "check_estimator_cloneable",
@@ -22,3 +22,8 @@ NAMES = [
 @pytest.mark.parametrize("estimator", [FederatedPCA, FederatedSVD])
 def test_convention(estimator, name):
     getattr(checks, name)(estimator.__name__, estimator())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "check_parameters_default_constructible"])
+def test_convention_of_what_must_be_given_networks(name):
+    getattr(checks, name)("DeepFederatedGCCA", DeepFederatedGCCA([]))
