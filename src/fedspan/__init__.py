@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedspan import algorithms, engines
     from fedspan.estimators.auto import Auto
     from fedspan.estimators.pca import FederatedPCA
+    from fedspan.estimators.personalized import PersonalizedPCA
     from fedspan.estimators.svd import FederatedSVD
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ __all__ = [
     "InputError",
     "Ledger",
     "Participation",
+    "PersonalizedPCA",
     "algorithms",
     "channel",
     "engines",
@@ -42,7 +44,7 @@ __all__ = [
 ]
 
 # What needs scipy and scikit-learn is imported when first used: `fedspan --help` need not wait for them.
-_LATER = {"Auto": "auto", "FederatedPCA": "pca", "FederatedSVD": "svd"}
+_LATER = {"Auto": "auto", "FederatedPCA": "pca", "FederatedSVD": "svd", "PersonalizedPCA": "personalized"}
 
 
 def __getattr__(name: str) -> Any:

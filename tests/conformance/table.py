@@ -9,7 +9,22 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
-from fedspan.algorithms import Davidson, DrSvd, Faps, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
+from fedspan.algorithms import (
+    Davidson,
+    DrSvd,
+    Faps,
+    FedPower,
+    Gram,
+    Krylov,
+    LocalPower,
+    PerPca,
+    PersonalAuto,
+    PersonalEigen,
+    PersonalPaper,
+    Ssi,
+    Uda,
+    Wda,
+)  # fmt: skip
 from fedspan.protocol import Array, Server
 
 Clients = Mapping[str, Array]
@@ -60,6 +75,11 @@ TABLE: dict[str, Row] = {
     "uda": Row(Uda(k=3), rounds=2, angle=None),
     "wda": Row(Wda(k=3), rounds=2, angle=None),
     "drsvd": Row(DrSvd(k=3), rounds=2, angle=None),
+    "personal auto": Row(PersonalAuto(k=3), angle=None),
+    "personal auto, sums": Row(PersonalAuto(k=3, share="sums", scale=True, collect=False), angle=None),
+    "personal eigen": Row(PersonalEigen(k=2, center="global", rounds=3), angle=None),
+    "personal paper": Row(PersonalPaper(k=2, rounds=3, start="random", count=3, shrinkage=30.0), angle=None),
+    "perpca": Row(PerPca(k=3, rounds=3), angle=None),
     "gram": Row(Gram(k=3), rounds=2),
     "gram scaled": Row(Gram(k=3, scale=True), rounds=2),
 }

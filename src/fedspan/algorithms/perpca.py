@@ -43,15 +43,15 @@ class PerPcaClient(PersonalClient):
 
     @task(releases={"Y": None, "captured": None})
     def deflate(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
-        own, U = self.folded(arrays).whole(), arrays["U"]
+        own, U = self.folded(state, arrays).whole, arrays["U"]
         V = unique(own, U, int(arrays["r"]) - U.shape[1])
         MU = own.multiply(U)
         captured = np.einsum("ij,ij->", U, MU) + np.einsum("ij,ij->", V, own.multiply(V))
         return state, {"Y": MU - V @ (V.T @ MU), "captured": np.array(captured)}
 
     def own(self, state: Personal, arrays: Arrays) -> tuple[Array, Folded]:
-        rows, U = self.folded(arrays), arrays["Q"]
-        return np.hstack([U, unique(rows.whole(), U, int(arrays["r"]) - U.shape[1])]), rows
+        rows, U = self.folded(state, arrays), arrays["Q"]
+        return np.hstack([U, unique(rows.whole, U, int(arrays["r"]) - U.shape[1])]), rows
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,9 @@ class PersonalAuto(Personalized):
 class EigenClient(PersonalClient):
     """A client that takes the exact half-step for the shared V that it is told."""
 
-    def half_step(self, arrays: Arrays) -> tuple[Array, Array]:
+    def half_step(self, state: Personal, arrays: Arrays) -> tuple[Array, Array]:
         """U_i = top_r(M_i + λVVᵀ), and its part of φ."""
-        own, V, lam = self.folded(arrays).whole(), arrays["V"], float(arrays["lam"])
+        own, V, lam = self.folded(state, arrays).whole, arrays["V"], float(arrays["lam"])
         r = V.shape[1]
         P = own.basis(V)
         M, C = own.within(P), V if P is None else P.T @ V
@@ -69,13 +69,13 @@ class EigenClient(PersonalClient):
 
     @task(releases={"U": None, "phi": None})
     def show(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
-        U, phi = self.half_step(arrays)
+        U, phi = self.half_step(state, arrays)
         return state, {"U": U, "phi": phi}
 
     @task(releases={"Y": None, "phi": None})
     def project(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """U_iU_iᵀV, to be summed."""
-        U, phi = self.half_step(arrays)
+        U, phi = self.half_step(state, arrays)
         return state, {"Y": U @ (U.T @ arrays["V"]), "phi": phi}
 
 

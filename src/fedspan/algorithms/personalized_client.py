@@ -49,22 +49,23 @@ class PersonalClient(Client[Personal]):
 
     def __init__(self, data: Any, center: str = "client", clip: float = 0.0) -> None:
         self.rows, self.center, self.clip = Rows(data), center, clip
-        self._last: tuple[Prep, Array | None, Folded] | None = None
+        self._last: tuple[tuple[Array | None, ...], Folded] | None = None
 
     def init(self) -> Personal:
         return Personal()
 
-    def folded(self, arrays: Arrays, fold: Array | None = None) -> Folded:
-        """The rows prepared as the server says; kept until it says something else."""
+    def folded(self, state: Personal, arrays: Arrays) -> Folded:
+        """The rows prepared as the server says, by fold; kept until it says something else."""
         prep = Prep(self.center == "client", arrays.get("mean"), arrays.get("scale"), self.clip)
-        if self._last is None or not (_same(self._last[0], prep) and (fold is None or self._last[1] is fold)):
+        told = (prep.mean, prep.scale, state.fold)
+        if self._last is None or not all(map(_same, self._last[0], told)):
             with np.errstate(over="ignore", invalid="ignore"):
-                out = Folded(self.rows.A, prep, fold)
-                finite = np.isfinite(out.squares()).all()
+                rows = Folded(self.rows.A, prep, state.fold)
+                finite = np.isfinite(rows.squares()).all()
             if not finite:
                 raise self._refusal()
-            self._last = (prep, fold, out)
-        return self._last[2]
+            self._last = (told, rows)
+        return self._last[1]
 
     def _refusal(self) -> InputError:
         values, rows, first = self.rows.not_finite()
@@ -95,16 +96,16 @@ class PersonalClient(Client[Personal]):
 
     @task(releases={"n": Sensitivity(0), "trace": None, "squares": None})
     def size(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
-        rows = self.folded(arrays)
-        return state, {"n": np.array(rows.n), "trace": np.array(rows.whole().trace), "squares": rows.squares()}
+        rows = self.folded(state, arrays)
+        return state, {"n": np.array(rows.n), "trace": np.array(rows.whole.trace), "squares": rows.squares()}
 
     def parts(self, arrays: Arrays, state: Personal, rng: Streams) -> tuple[Personal, Folded, list[Part]]:
         """All rows, and those outside each fold; the folds are drawn here."""
         F = int(arrays["folds"])
         if F:
             state = replace(state, fold=rng("folds").permutation(self.rows.n) % F)
-        rows = self.folded(arrays, state.fold if F else None)
-        return state, rows, [rows.whole(), *(rows.split(f)[0] for f in range(F))]
+        rows = self.folded(state, arrays)
+        return state, rows, [rows.whole, *(rows.split(f)[0] for f in range(F))]
 
     @task(releases={"S": None, "n": Sensitivity(0), "trace": None, "squares": None})
     def sketch(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
@@ -123,7 +124,7 @@ class PersonalClient(Client[Personal]):
     @task(releases={"losses": None})
     def validate(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """Σ ‖x - U Uᵀx‖² over held-out rows, (kinds, 14)."""
-        rows, omega, r = self.folded(arrays, state.fold), shares(np.array(LAMBDAS)), int(arrays["r"])
+        rows, omega, r = self.folded(state, arrays), shares(np.array(LAMBDAS)), int(arrays["r"])
         kinds = arrays["kinds"].tolist()
         losses = np.zeros((len(kinds), len(omega)))
         for f, (Q, w) in enumerate(zip(arrays["Q"], arrays["w"], strict=True)):
@@ -141,8 +142,8 @@ class PersonalClient(Client[Personal]):
 
     def own(self, state: Personal, arrays: Arrays) -> tuple[Array, Folded]:
         """U_i (d, r) by the shared part that is told, turned towards its first r columns."""
-        rows = self.folded(arrays)
-        U = personal_basis(rows.whole(), arrays, int(arrays["r"])) if state.U is None else state.U
+        rows = self.folded(state, arrays)
+        U = personal_basis(rows.whole, arrays, int(arrays["r"])) if state.U is None else state.U
         return U, rows
 
     @task(releases={"distance": None})
@@ -155,7 +156,7 @@ class PersonalClient(Client[Personal]):
     def collect(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """Hand the components to the caller, and what must be done to rows before they are transformed."""
         U, rows = self.own(state, arrays)
-        bounds = np.zeros((0, rows.d)) if rows.low is None else np.stack([rows.low, rows.high])
+        bounds = np.zeros((0, rows.d)) if rows.bounds is None else rows.bounds
         far = np.finfo(np.float64).max  # a column without bounds; infinity is not sent
         return state, {
             "U": U, "mean": rows.mean, "bounds": np.clip(bounds, -far, far),
@@ -181,7 +182,6 @@ def _sizes(parts: list[Part]) -> dict[str, Array]:
     return {"n": np.array([part.n for part in parts]), "trace": np.array([part.trace for part in parts])}
 
 
-def _same(a: Prep, b: Prep) -> bool:
+def _same(a: Array | None, b: Array | None) -> bool:
     """By value: a lossy channel may tell a slightly different mean each time."""
-    pairs = ((a.mean, b.mean), (a.scale, b.scale))
-    return all(x is y or (x is not None and y is not None and np.array_equal(x, y)) for x, y in pairs)
+    return a is b or (a is not None and b is not None and np.array_equal(a, b))

@@ -70,7 +70,7 @@ class PaperClient(PersonalClient):
     @task(releases={"h": None, "f": None, "n": None})
     def descend(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """Alg. 1, lines 5 to 10. Also f_i(V_{t-1}, U_{i,t-1})."""
-        own, V = self.folded(arrays).whole(), arrays["V"]
+        own, V = self.folded(state, arrays).whole, arrays["V"]
         noise, precision, alpha = float(arrays["noise"]), float(arrays["precision"]), float(arrays["alpha"])
         U = state.U
         if U is None:

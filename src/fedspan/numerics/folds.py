@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ class Folded:
     def __init__(self, A: Any, prep: Prep, fold: Array | None = None) -> None:
         self.A, self.prep, (self.n, self.d) = A, prep, A.shape
         self.fold = np.zeros(self.n, dtype=np.int64) if fold is None else fold
-        self.low, self.high = self._bounds()
+        self.bounds = self._bounds()  # (2, d), or None
         self.mean = self._mean()  # what was taken off all rows, before they were scaled
         F = int(self.fold.max()) + 1
         self.sizes = np.bincount(self.fold, minlength=F)
@@ -95,6 +96,7 @@ class Folded:
                     self.grams[f] += part.T @ part
                     self.sums[f] += part.sum(axis=0)
 
+    @cached_property
     def whole(self) -> Part:
         """All rows."""
         return self.split(-1)[0]
@@ -122,17 +124,17 @@ class Folded:
             return np.einsum("ij,ij->j", self.X, self.X)
         return np.einsum("fii->i", self.grams)
 
-    def _bounds(self) -> tuple[Array | None, Array | None]:
+    def _bounds(self) -> Array | None:
         c = self.prep.clip
         if not c:
-            return None, None
+            return None
         if sp.issparse(self.A):
             raise InputError("clip needs dense rows, got sparse ones (the medians would be 0); leave clip=None")
         A = np.asarray(self.A, dtype=np.float64)
         middle = np.median(A, axis=0)
         mad = np.median(np.abs(A - middle), axis=0)
         reach = np.where(mad > 0, c * mad, np.inf)  # a column that is mostly one value has no such scale
-        return middle - reach, middle + reach
+        return np.stack([middle - reach, middle + reach])
 
     def _mean(self) -> Array:
         if not self.prep.own:
@@ -148,7 +150,7 @@ class Folded:
         for start in range(0, self.n, step):
             rows = self.A[start : start + step]
             rows = np.asarray(rows.toarray() if sp.issparse(rows) else rows, dtype=np.float64)
-            yield rows if self.low is None else np.clip(rows, self.low, self.high)
+            yield rows if self.bounds is None else np.clip(rows, *self.bounds)
 
     def _blocks(self) -> Iterator[Array]:
         for rows in self._raw():
