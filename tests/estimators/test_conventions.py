@@ -3,7 +3,11 @@
 import pytest
 from sklearn.utils import estimator_checks as checks
 
+<<<<<<< HEAD
 from fedspan import DeepFederatedGCCA, FederatedPCA, FederatedSVD
+=======
+from fedspan import FederatedPCA, FederatedSVD, PersonalizedPCA
+>>>>>>> 8d43189b78f5716b8f6e37a761254ed5c12db2ed
 
 NAMES = [
     "check_estimator_cloneable",
@@ -19,7 +23,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("estimator", [FederatedPCA, FederatedSVD])
+@pytest.mark.parametrize("estimator", [FederatedPCA, FederatedSVD, PersonalizedPCA])
 def test_convention(estimator, name):
     getattr(checks, name)(estimator.__name__, estimator())
 
