@@ -1,0 +1,40 @@
+"""The server's half of MAX-VAR GCCA: the common representation from what the views say, and what it costs.
+
+Notation: J entities, K components, I views; M_i (J, K) what view i makes of the entities (X_i Q_i, or a network's
+output), M = Σ M_i, G (J, K) the common representation, GᵀG = I; α the proximal weight (infinite: no such term).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedspan.numerics.orthonormal import polar
+from fedspan.protocol import Array
+
+
+def centred(M: Array) -> Array:
+    """(I - 11ᵀ/J) M."""
+    return M - M.mean(axis=0)
+
+
+def common_step(M: Array, G: Array | None = None, alpha: float = math.inf, center: bool = True) -> Array:
+    """argmin Σ ½‖M_i - G⁺‖² + ‖G⁺ - G‖²/(2α) over G⁺ᵀG⁺ = I, and 1ᵀG⁺ = 0 if `center`; CuteMaxVar (14).
+
+    The G before it must itself be centred. Only the sum of the views is needed: their squares are constants.
+    """
+    Y = centred(M) if center else M
+    if G is not None and alpha < math.inf:
+        Y = Y + G / alpha  # (15)
+    return polar(Y)  # (16)
+
+
+def maxvar_cost(M: Array, G: Array, squares: float, views: int) -> float:
+    """Σ ½‖M_i - G‖², the cost (7a), from the sum M and `squares` = Σ ‖M_i‖²."""
+    return 0.5 * (squares + views * float(np.sum(G * G))) - float(np.sum(M * G))
+
+
+def projected_residual(M: Array, G: Array, views: int) -> float:
+    """‖(I - GGᵀ)M‖_F / (I·K): how far the views' sum is from the span of G, and so G from a critical point of (7)."""
+    return float(np.linalg.norm(M - G @ (G.T @ M))) / (views * G.shape[1])
