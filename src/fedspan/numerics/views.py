@@ -63,7 +63,7 @@ class View(Rows):
             return None
         mean = self.sums() / self.n
         s = np.sqrt(self.squares(mean) / self.n)
-        return np.where(s > 10 * np.finfo(np.float64).eps * np.abs(mean), s, 1.0)
+        return np.where(s > self.n * np.finfo(np.float64).eps * np.abs(mean), s, 1.0)
 
     @cached_property
     def column_squares(self) -> Array:
@@ -143,7 +143,8 @@ class View(Rows):
     def _preconditioner(self) -> Callable[[Array], Array]:
         if self.N <= _CHOLESKY:
             C = self.gram(self.mu, self.s)
-            C[np.diag_indices(self.N)] += self.ridge + 1e-10 * np.trace(C) / self.N  # positive definite in any case
+            # Positive definite whatever the rank: with less, rounding errors in the null space would be blown up.
+            C[np.diag_indices(self.N)] += self.ridge + 1e-7 * np.trace(C) / self.N
             L = scipy.linalg.cholesky(C, lower=True, overwrite_a=True, check_finite=False)
             return lambda S: np.asarray(scipy.linalg.cho_solve((L, True), S, check_finite=False))
         D = self.column_squares + self.ridge
