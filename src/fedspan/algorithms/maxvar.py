@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedspan.algorithms.views import ViewClient, open_views
+from fedspan.algorithms.views import ViewClient, open_views, view_options
 from fedspan.algorithms.weigh import Answer, Watch, held_out_accuracy, metrics_of, no_better, watched, weigh
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid
@@ -80,7 +80,7 @@ class AltMaxVar(Server[MaxVarState]):
             raise InputError(f"need at least 1 local step, alpha > 0 and ridge of at least 0, got {self!r}")
 
     def client_options(self) -> dict[str, float | int | str | bool]:
-        view = {"center": self.center, "scale": self.scale, "ridge": self.ridge}
+        view = view_options(self.center, self.scale, self.ridge, self.tol)
         return {**view, "local": self.local, "steps": self.steps, "batch": self.batch}
 
     def init(self, rng: Streams) -> Round[MaxVarState]:
@@ -152,7 +152,7 @@ class Mvlsa(Server[MaxVarState]):
     client: type[Client] = ViewClient  # type: ignore[type-arg]
 
     def client_options(self) -> dict[str, float | int | str | bool]:
-        return {"center": self.center, "scale": self.scale, "ridge": self.ridge}
+        return view_options(self.center, self.scale, self.ridge, tol=0.0)
 
     def init(self, rng: Streams) -> Round[MaxVarState]:
         J, views = yield from open_views(self.k, self.center, rng)

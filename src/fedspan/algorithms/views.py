@@ -38,11 +38,11 @@ class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
     State = ViewState
 
     def __init__(
-        self, data: Any, center: bool = True, scale: bool = False, ridge: float = 0.0,
+        self, data: Any, center: bool = True, scale: bool = False, ridge: float = 0.0, accuracy: float = 1e-10,
         local: str = "exact", steps: int = 10, batch: int = 0,
     ) -> None:  # fmt: skip
         self.entities = data if isinstance(data, Entities) else Entities(data)
-        self.view = View(self.entities.X, center, scale, ridge)
+        self.view = View(self.entities.X, center, scale, ridge, accuracy)
         self.local, self.steps, self.batch = local, steps, batch
 
     def init(self) -> ViewState:
@@ -165,6 +165,11 @@ def _fitting(Q: Array | None, G: Array) -> Array | None:
 def received(arrays: Arrays) -> Array:
     """G as it came: as it is, or on a grid."""
     return from_grid(arrays["codes"], arrays["scale"]) if "scale" in arrays else arrays["G"]
+
+
+def view_options(center: bool, scale: bool, ridge: float, tol: float) -> dict[str, float | int | str | bool]:
+    """What a client is told of its view. Its solves are finer than the run's tol, but not finer than it needs."""
+    return {"center": center, "scale": scale, "ridge": ridge, "accuracy": min(max(1e-2 * tol, 1e-10), 1e-5)}
 
 
 def open_views(k: int, center: bool, rng: Streams) -> Round[tuple[int, int]]:

@@ -6,7 +6,7 @@ eigenvalues θ, Q_i (N_i, K) the weights, M_i = B_iQ_i; AC the alignment accurac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.linalg
@@ -36,6 +36,7 @@ class Watch:
     G: Array  # (J, K)
     accuracy: float
     round: int
+    latest: float  # the accuracy of the last round
 
 
 def weigh(G: Array, coarse: bool = False) -> Round[Answer]:
@@ -75,7 +76,10 @@ def held_out_accuracy(arrays: Arrays) -> Round[float]:
 
 
 def watched(before: Watch | None, G: Array, accuracy: float, t: int) -> Watch:
-    return Watch(G, accuracy, t) if before is None or accuracy > before.accuracy else before
+    """The better of what was the best and this round."""
+    if before is not None and accuracy <= before.accuracy:
+        return replace(before, latest=accuracy)
+    return Watch(G, accuracy, t, accuracy)
 
 
 def no_better(watch: Watch | None, t: int, patience: int) -> bool:
@@ -83,4 +87,4 @@ def no_better(watch: Watch | None, t: int, patience: int) -> bool:
 
 
 def metrics_of(cost: float, kkt: float, watch: Watch | None) -> dict[str, float]:
-    return {"cost": cost, "kkt": kkt} | ({"best_accuracy": watch.accuracy} if watch else {})
+    return {"cost": cost, "kkt": kkt} | ({"accuracy": watch.latest, "best_accuracy": watch.accuracy} if watch else {})

@@ -40,9 +40,12 @@ class Factor(NamedTuple):
 class View(Rows):
     """A view, centred and scaled by its own mean and deviation, and its ridge."""
 
-    def __init__(self, X: Any, center: bool = True, scale: bool = False, ridge: float = 0.0) -> None:
+    def __init__(
+        self, X: Any, center: bool = True, scale: bool = False, ridge: float = 0.0, accuracy: float = 1e-10
+    ) -> None:
         super().__init__(X)
         self.center, self.scale, self.ridge = center, scale, float(ridge)
+        self.accuracy = accuracy  # of a solve that iterates: of its gradient, against that at zero
 
     @property
     def J(self) -> int:
@@ -81,7 +84,9 @@ class View(Rows):
         W = W if self.s is None else W / self.s[:, None]
         if self.sparse:
             out = self.A @ W
-            return out if self.mu is None else out - self.mu @ W
+            if self.mu is not None:
+                out -= self.mu @ W
+            return out
         out, start = np.empty((self.J, W.shape[1])), 0
         for block in self._blocks(self.mu, _BLOCK):
             np.matmul(block, W, out=out[start : start + len(block)])
@@ -151,29 +156,30 @@ class View(Rows):
         D = np.where(D > 0, D, 1.0)[:, None]
         return lambda S: S / D
 
-    def _cgls(self, G: Array, start: Array | None, tol: float = 1e-10, most: int = 2000) -> Array:
-        """All columns at once, each with its own step, until the gradients are `tol` times those at zero."""
+    def _cgls(self, G: Array, start: Array | None, most: int = 2000) -> Array:
+        """All columns at once, each with its own step, until the gradients are small against those at zero."""
         goal = self.cross(G)
-        zero = np.sqrt(np.sum(goal * self._preconditioner(goal), axis=0))  # in the preconditioner's norm
+        zero = np.sqrt(_inner(goal, self._preconditioner(goal)))  # in the preconditioner's norm
         if start is None:
             Q, R, S = np.zeros_like(goal), np.array(G, dtype=np.float64), goal
         else:
             Q = np.array(start)
             R = G - self.times(Q)
             S = self.cross(R) - self.ridge * Q
-        Z = self._preconditioner(S)
-        P, gamma = Z, np.sum(S * Z, axis=0)
+        P = self._preconditioner(S)
+        gamma = _inner(S, P)
         for _ in range(most):
-            if np.all(np.sqrt(np.maximum(gamma, 0.0)) <= tol * zero):
+            if np.all(np.sqrt(np.maximum(gamma, 0.0)) <= self.accuracy * zero):
                 return Q
             T = self.times(P)
-            curvature = np.sum(T * T, axis=0) + self.ridge * np.sum(P * P, axis=0)
+            curvature = _inner(T, T) + self.ridge * _inner(P, P)
             step = np.divide(gamma, curvature, out=np.zeros_like(gamma), where=curvature > 0)
             Q += step * P
-            R -= step * T
+            T *= step
+            R -= T
             S = self.cross(R) - self.ridge * Q
             Z = self._preconditioner(S)
-            before, gamma = gamma, np.sum(S * Z, axis=0)
+            before, gamma = gamma, _inner(S, Z)
             P = Z + np.divide(gamma, before, out=np.zeros_like(gamma), where=before > 0) * P
         if np.all(np.sqrt(np.maximum(gamma, 0.0)) <= 1e-6 * zero):
             return Q
@@ -204,6 +210,11 @@ class View(Rows):
             kept = values > self.N * np.finfo(np.float64).eps * values.max(initial=0.0)
             S, V = np.sqrt(values[kept][::-1]), V[:, kept][:, ::-1]
         return self.times(V / S), S
+
+
+def _inner(A: Array, B: Array) -> Array:
+    """The inner product of every column of A with that of B."""
+    return np.asarray(np.einsum("ij,ij->j", A, B))
 
 
 def _small_svd(C: Array) -> tuple[Array, Array]:
