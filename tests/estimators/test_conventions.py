@@ -4,10 +4,14 @@ import pytest
 from sklearn.utils import estimator_checks as checks
 
 <<<<<<< HEAD
+<<<<<<< HEAD
 from fedspan import DeepFederatedGCCA, FederatedPCA, FederatedSVD
 =======
 from fedspan import FederatedPCA, FederatedSVD, PersonalizedPCA
 >>>>>>> 8d43189b78f5716b8f6e37a761254ed5c12db2ed
+=======
+from fedspan import FederatedGCCA, FederatedPCA, FederatedSVD
+>>>>>>> 6a587b3d8fb92663a93388b1017ba3566d235bd4
 
 NAMES = [
     "check_estimator_cloneable",
@@ -23,7 +27,11 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
+<<<<<<< HEAD
 @pytest.mark.parametrize("estimator", [FederatedPCA, FederatedSVD, PersonalizedPCA])
+=======
+@pytest.mark.parametrize("estimator", [FederatedPCA, FederatedSVD, FederatedGCCA])
+>>>>>>> 6a587b3d8fb92663a93388b1017ba3566d235bd4
 def test_convention(estimator, name):
     getattr(checks, name)(estimator.__name__, estimator())
 

@@ -62,9 +62,9 @@ class Krylov(Server[KrylovState]):
     """Block Krylov until the scaled KKT violation is at most `tol`.
 
     The server keeps at most `keep`·k basis vectors; when there are more it restarts from the leading half of the Ritz
-    vectors (12 costs no rounds, 8 seldom one, 4 up to half as many again, 3 can fail). `rounded` sends V to 8 bits a
-    number and M_i V as whole multiples of one Δ, so coarse that the asked-for `tol` is just reached. A `prior` from a
-    run on nearly the same data is the start, and the guess M̃ that corrects residuals.
+    vectors (12 costs no rounds, 8 seldom one, 4 up to half as many again, 3 can fail). `rounded` sends V to `grid`
+    bits a number and M_i V as whole multiples of one Δ, so coarse that the asked-for `tol` is just reached. A `prior`
+    from a run on nearly the same data is the start, and the guess M̃ that corrects residuals.
     """
 
     k: int = 2
@@ -73,6 +73,7 @@ class Krylov(Server[KrylovState]):
     scale: bool = False
     keep: int = 12
     rounded: bool = False
+    grid: int = 8
     prior: Prior | None = None
 
     State = KrylovState
@@ -81,14 +82,17 @@ class Krylov(Server[KrylovState]):
     def client_options(self) -> dict[str, float | int | str | bool]:
         return {"columns": 12 * self.k}
 
-    def init(self, rng: Streams) -> Round[KrylovState]:
+    def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
+        """What must be known of the operator, and where to start."""
         moments = yield from measure(self.center, self.scale)
+        return moments, random_orthonormal(rng("start"), len(moments.mean), self.k)
+
+    def init(self, rng: Streams) -> Round[KrylovState]:
+        moments, V = yield from self.opening(rng)
         d, nothing = len(moments.mean), np.zeros((len(moments.mean), 0))
-        if self.prior is None:
-            P, lam, V = nothing, np.zeros(0), random_orthonormal(rng("start"), d, self.k)
-        else:
-            P, lam = self.prior
-            V = P[:, : self.k] if len(lam) >= self.k else random_orthonormal(rng("start"), d, self.k)
+        P, lam = (nothing, np.zeros(0)) if self.prior is None else self.prior
+        if len(lam) >= self.k:
+            V = P[:, : self.k]
         # Δ: the rounding errors of all clients make at most half of the violation that tol allows.
         step = 0.5 * self.tol * moments.trace / np.sqrt(moments.clients * d * self.k / 12) if self.rounded else 0.0
         return KrylovState(
@@ -125,7 +129,7 @@ class Krylov(Server[KrylovState]):
         if not self.rounded:
             replies = yield from complete(Ask("multiply", {"Z": state.next}, Sum("Y")))
             return state.next, replies.total["Y"]
-        codes, scale = to_grid(state.next)
+        codes, scale = to_grid(state.next, self.grid)
         arrays = {"Z": codes, "scale": scale, "step": np.array(state.step)}
         replies = yield from complete(Ask("multiply_on_grid", arrays, Sum("Y")))
         return from_grid(codes, scale), replies.total["Y"] * state.step
