@@ -89,7 +89,10 @@ def test_nothing_imports_the_command_line() -> None:
 
 @pytest.mark.parametrize(
     ("library", "allowed"),
-    [("nvflare", {"fedspan.engines.flare"}), ("torch", {"fedspan.algorithms.deep_maxvar"})],
+    [
+        ("nvflare", {"fedspan.engines.flare"}),
+        ("torch", {"fedspan.algorithms.deep_maxvar", "fedspan.algorithms.torch_model"}),
+    ],
 )
 def test_a_heavy_library_has_one_door(library: str, allowed: set[str]) -> None:
     assert importers(library) <= allowed

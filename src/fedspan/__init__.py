@@ -21,6 +21,7 @@ from fedspan.run import run
 if TYPE_CHECKING:
     from fedspan import algorithms, engines
     from fedspan.estimators.auto import Auto
+    from fedspan.estimators.classifier import FederatedClassifier
     from fedspan.estimators.pca import FederatedPCA
     from fedspan.estimators.svd import FederatedSVD
 
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Auto",
     "Channel",
+    "FederatedClassifier",
     "FederatedPCA",
     "FederatedSVD",
     "FedspanError",
@@ -42,7 +44,12 @@ __all__ = [
 ]
 
 # What needs scipy and scikit-learn is imported when first used: `fedspan --help` need not wait for them.
-_LATER = {"Auto": "auto", "FederatedPCA": "pca", "FederatedSVD": "svd"}
+_LATER = {
+    "Auto": "auto",
+    "FederatedClassifier": "classifier",
+    "FederatedPCA": "pca",
+    "FederatedSVD": "svd",
+}
 
 
 def __getattr__(name: str) -> Any:

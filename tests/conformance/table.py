@@ -9,7 +9,26 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
-from fedspan.algorithms import Davidson, DrSvd, Faps, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
+from fedspan.algorithms import (
+    Davidson,
+    DrSvd,
+    Faps,
+    FedAvg,
+    FedPower,
+    FedSgd,
+    Gram,
+    Krylov,
+    Limit,
+    LocalPower,
+    Ssca,
+    SscaMomentum,
+    Ssi,
+    Uda,
+    VerticalSgd,
+    VerticalSsca,
+    Wda,
+)
+from fedspan.numerics.swish import Swish
 from fedspan.protocol import Array, Server
 
 Clients = Mapping[str, Array]
@@ -32,6 +51,20 @@ def principal(server: Any, clients: Clients) -> Array:
     B = A - A.mean(axis=0) if server.center else A
     B = B / A.std(axis=0) if server.scale else B
     return np.linalg.eigh(B.T @ B)[1][:, ::-1][:, : server.k]
+
+
+def labelled() -> Any:
+    """The same rows around zero, with a class for each: its first feature is above the middle, or not."""
+    return {name: (rows - np.arange(12), (rows[:, 0] > 0).astype(int)) for name, rows in hospitals().items()}
+
+
+def views() -> Any:
+    """Five views of the same rows, and their classes."""
+    X, y = (np.concatenate(parts) for parts in zip(*labelled().values(), strict=True))
+    return {name: (X[:, i:12:5], y) for i, name in enumerate(hospitals())}
+
+
+NET = Swish(hidden=3, classes=2)
 
 
 @dataclass(frozen=True)
@@ -61,5 +94,20 @@ TABLE: dict[str, Row] = {
     "wda": Row(Wda(k=3), rounds=2, angle=None),
     "drsvd": Row(DrSvd(k=3), rounds=2, angle=None),
     "gram": Row(Gram(k=3), rounds=2),
+    "ssca": Row(Ssca(NET, batch=2, rounds=5), clients=labelled, angle=None),
+    "ssca clipped": Row(Ssca(NET, batch=2, rounds=5, clip=0.5), clients=labelled, angle=None),
+    "ssca limited": Row(
+        Ssca(NET, batch=2, rounds=6, objective="norm", limits=(Limit(0.6),)), rounds=6, clients=labelled, angle=None
+    ),
+    "fedsgd": Row(FedSgd(NET, batch=2, rounds=5, momentum=0.1), clients=labelled, angle=None),
+    "fedavg": Row(FedAvg(NET, batch=2, rounds=5, steps=3), clients=labelled, angle=None),
+    "ssca as momentum": Row(SscaMomentum(NET, batch=2, rounds=5), clients=labelled, angle=None),
+    "vertical ssca": Row(VerticalSsca(NET, batch=10, rounds=5), clients=views, angle=None),
+    "vertical ssca as printed": Row(
+        VerticalSsca(NET, batch=10, rounds=5, objective="norm", limits=(Limit(0.6),), paper=True, exchange="each"),
+        clients=views,
+        angle=None,
+    ),
+    "vertical sgd": Row(VerticalSgd(NET, batch=10, rounds=5, momentum=0.1), clients=views, angle=None),
     "gram scaled": Row(Gram(k=3, scale=True), rounds=2),
 }

@@ -11,6 +11,7 @@ from fedspan.channel import Channel
 from fedspan.checkpoint import Checkpoint
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError
+from fedspan.federation.participation import Participation
 from fedspan.ledger import Ledger, Note
 from fedspan.protocol import Server
 from fedspan.run import Info, Result, run
@@ -48,6 +49,7 @@ def launch(
     ledger: Ledger | None = None,
     min_clients: int | None = None,
     about: Mapping[str, Any] | None = None,
+    participation: Participation | None = None,
 ) -> Result[Any]:
     """Run the solver on the clients' data (by id). `why` ends the note "solver …, because …"."""
     ledger = ledger if ledger is not None else Ledger()
@@ -63,4 +65,5 @@ def launch(
         ledger=ledger,
         callback=callback,
         about=about,
+        participation=participation,
     )
