@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedspan.estimators.classifier import FederatedClassifier
     from fedspan.estimators.pca import FederatedPCA
     from fedspan.estimators.svd import FederatedSVD
+    from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
 
 __version__ = "0.1.0"
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "InputError",
     "Ledger",
     "Participation",
+    "VerticalFederatedClassifier",
     "algorithms",
     "channel",
     "engines",
@@ -49,6 +51,7 @@ _LATER = {
     "FederatedClassifier": "classifier",
     "FederatedPCA": "pca",
     "FederatedSVD": "svd",
+    "VerticalFederatedClassifier": "vertical_classifier",
 }
 
 

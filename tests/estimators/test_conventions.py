@@ -3,7 +3,7 @@
 import pytest
 from sklearn.utils import estimator_checks as checks
 
-from fedspan import FederatedClassifier, FederatedPCA, FederatedSVD
+from fedspan import FederatedClassifier, FederatedPCA, FederatedSVD, VerticalFederatedClassifier
 
 NAMES = [
     "check_estimator_cloneable",
@@ -19,6 +19,6 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("estimator", [FederatedClassifier, FederatedPCA, FederatedSVD])
+@pytest.mark.parametrize("estimator", [FederatedClassifier, FederatedPCA, FederatedSVD, VerticalFederatedClassifier])
 def test_convention(estimator, name):
     getattr(checks, name)(estimator.__name__, estimator())

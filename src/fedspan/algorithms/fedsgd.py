@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspan.algorithms.learning import Opening, SampleBased, SampleClient, Steps, finite, mean
+from fedspan.algorithms.learning import Opening, SampleBased, SampleClient, Steps, finite, mean, usable
 from fedspan.errors import ClientError, InputError
 from fedspan.numerics.swish import Swish
 from fedspan.protocol import Array, Arrays, Ask, Client, Round, Sensitivity, Server, Sum, task
@@ -64,9 +64,12 @@ class FedSgd(SampleBased, Server[SgdState]):
         sums = yield from self.gather(state.omega, state.opening, rng)
         if not sums.good:
             return replace(state, t=state.t + 1, omega=state.last, failed=True)
-        g = (sums.n / sums.n.sum()) @ sums.grad + 2 * self.l2 * state.omega
-        v, step = self.direct(state.t + 1, state.v, g)
-        omega = state.omega - step * v
+        with np.errstate(over="ignore", invalid="ignore"):
+            g = (sums.n / sums.n.sum()) @ sums.grad + 2 * self.l2 * state.omega
+            v, step = self.direct(state.t + 1, state.v, g)
+            omega = state.omega - step * v
+        if not usable(omega, v):
+            return replace(state, t=state.t + 1, failed=True)
         return replace(state, t=state.t + 1, omega=omega, v=v, loss=mean(sums), last=state.omega)
 
     def direct(self, t: int, v: Array, g: Array) -> tuple[Array, float]:

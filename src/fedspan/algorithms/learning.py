@@ -199,6 +199,12 @@ def finite(**arrays: Array) -> dict[str, Array]:
     return {**({k: np.zeros_like(a) for k, a in arrays.items()} if bad else arrays), "bad": np.array(int(bad))}
 
 
+def usable(*arrays: Array) -> bool:
+    """Whether even the squares of all numbers can be added up."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return all(bool(np.isfinite(np.vdot(array, array))) for array in arrays)
+
+
 class SampleBased:
     """How a server of sample-based learning comes to its sums. Expects the fields `model`, `batch` and `clip`."""
 

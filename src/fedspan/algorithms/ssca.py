@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedspan.algorithms.learning import Limit, Opening, SampleBased, Steps, Sums, check_steps, mean
+from fedspan.algorithms.learning import Limit, Opening, SampleBased, Steps, Sums, check_steps, mean, usable
 from fedspan.errors import InputError
 from fedspan.numerics.surrogate import Surrogate, blend, minimise, nothing
 from fedspan.numerics.swish import Swish
@@ -133,9 +133,12 @@ class Ssca(SampleBased, Server[SscaState]):
         sums = yield from self.gather(omega, state.opening, rng)  # lines 3, 4
         if not sums.good:
             return replace(state, t=t, omega=state.last, failed=True)
-        values, slopes = self.functions(sums, state.opening, omega)
         rho, gamma = 1.0 if t == 1 else self.rho(t), self.gamma(t)
-        F = blend(state.surrogate, rho, values, slopes, omega, self.taus)  # (3), (14)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values, slopes = self.functions(sums, state.opening, omega)
+            F = blend(state.surrogate, rho, values, slopes, omega, self.taus)  # (3), (14)
+        if not usable(F.linear, F.constant):
+            return replace(state, t=t, failed=True)
         asked = replace(F, constant=F.constant + np.concatenate([[0.0], state.lowered]))
         omega_bar, nu, slack = minimise(asked, state.c, state.nu)  # line 5
         omega_next = (1 - gamma) * omega + gamma * omega_bar  # line 6, (5)

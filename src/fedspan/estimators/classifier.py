@@ -30,6 +30,7 @@ from fedspan.run import Info, Result
 LEARNED = (
     "coef_", "labels_", "verified_", "n_features_in_", "n_samples_", "n_clients_", "n_rounds_", "converged_", "seed_",
 )  # fmt: skip
+_METHODS = {"ssca": Ssca(), "fedsgd": FedSgd(), "fedsgdm": FedSgd(momentum=0.1), "fedavg": FedAvg()}
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -168,7 +169,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             limits.append(Limit(float(bound), tuple(float(coefficients.get(group, 0.0)) for group in parts)))
             terms = " + ".join(f"{value:g}·loss({group})" for group, value in coefficients.items())
             names.append(f"{terms} ≤ {bound:g}")
-        method, more = configured(self, net, limits, names)
+        method, more = configured(self, net, limits, names, _METHODS)
         if isinstance(net, TorchModel) and (limits or parts) and len(net.problem.parts) > 1:
             raise InputError("need limits in one place: in the Problem of the torch model, or in limits and groups")
         return replace(method, **more), names
@@ -209,9 +210,10 @@ def refuse_privacy(estimator: Any) -> None:
         raise InputError("differential privacy and secure aggregation are not in this version yet; leave them out")
 
 
-def configured(estimator: Any, net: Any, limits: list[Limit], names: list[str]) -> tuple[Any, dict[str, Any]]:
+def configured(
+    estimator: Any, net: Any, limits: list[Limit], names: list[str], known: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
     """The method's object, and the fields in which it follows the estimator's parameters."""
-    known: dict[str, Any] = {"ssca": Ssca(), "fedsgd": FedSgd(), "fedsgdm": FedSgd(momentum=0.1), "fedavg": FedAvg()}
     method: Any = (
         known.get(estimator.method, estimator.method) if isinstance(estimator.method, str) else estimator.method
     )
