@@ -24,13 +24,14 @@ from typing import Any, Literal
 import numpy as np
 
 from fedspan.algorithms.fedsgd import FedSgd
-from fedspan.algorithms.learning import Opening, Sums, finite
+from fedspan.algorithms.learning import Opening, Steps, Sums, finite
 from fedspan.algorithms.ssca import Ssca
 from fedspan.errors import InputError
 from fedspan.numerics.swish import Swish, cross_entropy, floats
 from fedspan.protocol import Array, Arrays, Ask, Client, Each, Round, Sensitivity, Sum, complete, task
 from fedspan.rng import Streams
 
+_RHO, _GAMMA = Steps(0.9, 0.1, hold=800, tail=0.5), Steps(0.5, 0.1, hold=800, tail=0.8)
 _BLOCK = 5000  # rows of a pass over all of them
 
 
@@ -193,8 +194,11 @@ def _check(server: Any) -> None:
 
 @dataclass(frozen=True)
 class VerticalSsca(FeatureBased, Ssca):
-    """Algorithms 3 and 4."""
+    """Algorithms 3 and 4, with the paper's settings for batches of 100."""
 
+    tau: float = 0.2
+    rho: Steps = _RHO
+    gamma: Steps = _GAMMA
     exchange: Literal["each", "sum"] = "sum"
 
     def __post_init__(self) -> None:

@@ -169,9 +169,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             limits.append(Limit(float(bound), tuple(float(coefficients.get(group, 0.0)) for group in parts)))
             terms = " + ".join(f"{value:g}·loss({group})" for group, value in coefficients.items())
             names.append(f"{terms} ≤ {bound:g}")
+        if isinstance(net, TorchModel) and limits:
+            raise InputError("limits on groups are for the built-in network; write them into the model's Problem")
         method, more = configured(self, net, limits, names, _METHODS)
-        if isinstance(net, TorchModel) and (limits or parts) and len(net.problem.parts) > 1:
-            raise InputError("need limits in one place: in the Problem of the torch model, or in limits and groups")
         return replace(method, **more), names
 
     @property
@@ -219,6 +219,10 @@ def configured(
     )
     if isinstance(method, str):
         raise InputError(f"need a known method, got {method!r}; {nearest(method, known)}")
+    if not issubclass(getattr(method, "client", object), next(iter(known.values())).client):
+        raise InputError(
+            f"need a method for this kind of clients, got {type(method).__name__}; known: {', '.join(known)}"
+        )
     if not whole(estimator.rounds) or estimator.rounds < 1:
         raise InputError(f"need rounds to be an integer of at least 1, got {estimator.rounds!r}")
     if estimator.batch_size is not None and (not whole(estimator.batch_size) or estimator.batch_size < 1):
@@ -229,7 +233,9 @@ def configured(
         limits.append(Limit(float(estimator.cost_limit)))
         names.append(f"cost ≤ {estimator.cost_limit:g}")
         more["objective"] = "norm"
-    if isinstance(net, TorchModel) and len(net.problem.parts) + (net.problem.objective is None) > 1:
+    if isinstance(net, TorchModel) and (net.problem.constraints or net.problem.objective is None):
+        if limits:
+            raise InputError("need the limits in one place, got cost_limit and a Problem; write it into the Problem")
         more |= net.problem.options()
         limits.extend(more["limits"])
         names.extend(f"constraint {m + 1} ≤ 0" for m in range(len(limits)))
@@ -237,6 +243,8 @@ def configured(
         more["limits"] = tuple(limits)
     if estimator.__dict__.get("local_steps") is not None:
         more["steps"] = estimator.local_steps
+    if hasattr(estimator, "exchange"):
+        more["exchange"] = estimator.exchange
     lost = [key for key in more if key not in {f.name for f in fields(method)}]
     if lost:
         words = {"limits": "limits", "objective": "cost_limit", "steps": "local_steps"}

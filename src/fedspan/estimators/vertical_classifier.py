@@ -108,7 +108,7 @@ class VerticalFederatedClassifier(ClassifierMixin, BaseEstimator):  # type: igno
         weight = row_weights(self.class_weight, labels, codes).get("all")
         names: list[str] = []
         method, more = configured(self, Swish(int(self.hidden), len(labels)), [], names, _METHODS)
-        method = replace(method, **more, exchange=self.exchange)
+        method = replace(method, **more)
         seed = seed_from(self.random_state)
         result = launch(
             method, {name: (X, code, weight) for name, X in data.items()}, why="it was asked for", rounds=self.rounds,
