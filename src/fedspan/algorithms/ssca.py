@@ -137,7 +137,7 @@ class Ssca(SampleBased, Server[SscaState]):
         with np.errstate(over="ignore", invalid="ignore"):
             values, slopes = self.functions(sums, state.opening, omega)
             F = blend(state.surrogate, rho, values, slopes, omega, self.taus)  # (3), (14)
-        if not usable(F.linear, F.constant):
+        if not usable(F.linear, F.constant[1:]):
             return replace(state, t=t, failed=True)
         asked = replace(F, constant=F.constant + np.concatenate([[0.0], state.lowered]))
         omega_bar, nu, slack = minimise(asked, state.c, state.nu)  # line 5
