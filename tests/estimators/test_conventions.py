@@ -5,6 +5,7 @@ from sklearn.utils import estimator_checks as checks
 
 <<<<<<< HEAD
 <<<<<<< HEAD
+<<<<<<< HEAD
 from fedspan import DeepFederatedGCCA, FederatedPCA, FederatedSVD
 =======
 from fedspan import FederatedPCA, FederatedSVD, PersonalizedPCA
@@ -12,6 +13,9 @@ from fedspan import FederatedPCA, FederatedSVD, PersonalizedPCA
 =======
 from fedspan import FederatedGCCA, FederatedPCA, FederatedSVD
 >>>>>>> 6a587b3d8fb92663a93388b1017ba3566d235bd4
+=======
+from fedspan import FederatedClassifier, FederatedPCA, FederatedSVD, VerticalFederatedClassifier
+>>>>>>> 7de1b21dff4fcdd281f8afb43759c5d9eb159f32
 
 NAMES = [
     "check_estimator_cloneable",
@@ -28,10 +32,14 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 <<<<<<< HEAD
+<<<<<<< HEAD
 @pytest.mark.parametrize("estimator", [FederatedPCA, FederatedSVD, PersonalizedPCA])
 =======
 @pytest.mark.parametrize("estimator", [FederatedPCA, FederatedSVD, FederatedGCCA])
 >>>>>>> 6a587b3d8fb92663a93388b1017ba3566d235bd4
+=======
+@pytest.mark.parametrize("estimator", [FederatedClassifier, FederatedPCA, FederatedSVD, VerticalFederatedClassifier])
+>>>>>>> 7de1b21dff4fcdd281f8afb43759c5d9eb159f32
 def test_convention(estimator, name):
     getattr(checks, name)(estimator.__name__, estimator())
 

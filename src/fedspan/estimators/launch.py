@@ -11,6 +11,7 @@ from fedspan.channel import Channel
 from fedspan.checkpoint import Checkpoint
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError
+from fedspan.federation.participation import Participation
 from fedspan.ledger import Ledger, Note
 from fedspan.privacy.masking import Secure
 from fedspan.privacy.plan import Plan
@@ -59,8 +60,12 @@ def launch(
     ledger: Ledger | None = None,
     min_clients: int | None = None,
     about: Mapping[str, Any] | None = None,
+<<<<<<< HEAD
     privacy: Plan | None = None,
     secure: Secure | None = None,
+=======
+    participation: Participation | None = None,
+>>>>>>> 7de1b21dff4fcdd281f8afb43759c5d9eb159f32
 ) -> Result[Any]:
     """Run the solver on the clients' data (by id). `why` ends the note "solver …, because …"."""
     ledger = ledger if ledger is not None else Ledger()
@@ -76,6 +81,10 @@ def launch(
         ledger=ledger,
         callback=callback,
         about=about,
+<<<<<<< HEAD
         privacy=privacy,
         secure=secure,
+=======
+        participation=participation,
+>>>>>>> 7de1b21dff4fcdd281f8afb43759c5d9eb159f32
     )

@@ -1,0 +1,94 @@
+"""Lines in a box, as SVG: enough for the figures of a paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+_W, _H, _LEFT, _TOP, _BOTTOM, _KEY = 760, 420, 64, 36, 48, 220
+_COLOURS = (
+    "#1b6ca8",
+    "#c8553d",
+    "#3a7d44",
+    "#8e5ea2",
+    "#b8860b",
+    "#2a9d8f",
+    "#6c757d",
+    "#d1495b",
+    "#4056a1",
+    "#70543e",
+)
+
+
+def chart(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    title: str,
+    x_label: str,
+    y_label: str,
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> str:
+    """The lines by name, on plain or logarithmic axes, with a key beside them."""
+    points = [point for line in lines.values() for point in line]
+    if not points:
+        points = [(1.0, 1.0)]
+    x_axis, y_axis = (_Axis([p[k] for p in points], log) for k, log in ((0, log_x), (1, log_y)))
+    right, low = _W - _KEY, _H - _BOTTOM
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return _LEFT + x_axis(x) * (right - _LEFT), low - y_axis(y) * (low - _TOP)
+
+    parts = [f'<rect x="{_LEFT}" y="{_TOP}" width="{right - _LEFT}" height="{low - _TOP}" fill="none" stroke="#888"/>']
+    for x in x_axis.ticks:
+        px = at(x, points[0][1])[0]
+        parts.append(_text(px, low + 16, f"{x:g}", "middle"))
+        parts.append(f'<line x1="{px:.1f}" x2="{px:.1f}" y1="{_TOP}" y2="{low}" stroke="#ddd"/>')
+    for y in y_axis.ticks:
+        py = at(points[0][0], y)[1]
+        parts.append(_text(_LEFT - 6, py + 4, f"{y:.3g}", "end"))
+        parts.append(f'<line x1="{_LEFT}" x2="{right}" y1="{py:.1f}" y2="{py:.1f}" stroke="#ddd"/>')
+    for i, (name, line) in enumerate(lines.items()):
+        colour, dash = _COLOURS[i % len(_COLOURS)], ' stroke-dasharray="6 3"' if i >= len(_COLOURS) else ""
+        places = [at(x, y) for x, y in line]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
+        key = _TOP + 10 + 20 * i
+        parts.append(f'<line x1="{right + 10}" x2="{right + 34}" y1="{key}" y2="{key}" stroke="{colour}" '
+                     f'stroke-width="2"{dash}/>')  # fmt: skip
+        parts.append(_text(right + 40, key + 4, name, "start"))
+    parts += [_text(_W / 2, 20, title, "middle"), _text((_LEFT + right) / 2, _H - 8, x_label, "middle")]
+    parts.append(_text(6, _TOP - 8, y_label, "start"))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_W} {_H}" font-family="sans-serif" font-size="12">'
+        f'<rect width="{_W}" height="{_H}" fill="white"/>{"".join(parts)}</svg>'
+    )
+
+
+class _Axis:
+    """From values to 0..1, and round numbers on the way."""
+
+    def __init__(self, values: Sequence[float], log: bool) -> None:
+        self.log = log and min(values) > 0
+        low, high = self._scale(min(values)), self._scale(max(values))
+        self.low, self.high = (low, high) if high > low else (low - 0.5, high + 0.5)
+        if self.log:
+            first, last = math.floor(self.low), math.ceil(self.high)
+            marks = [m * 10.0**p for p in range(first, last + 1) for m in (1, 2, 5)]
+        else:
+            step = 10 ** math.floor(math.log10((self.high - self.low) / 2))
+            marks = [k * step for k in range(math.floor(self.low / step), math.ceil(self.high / step) + 1)]
+        inside = [m for m in marks if self.low - 1e-9 <= self._scale(m) <= self.high + 1e-9]
+        self.ticks = inside[:: max(1, len(inside) // 8)]
+
+    def _scale(self, value: float) -> float:
+        return math.log10(value) if self.log else value
+
+    def __call__(self, value: float) -> float:
+        return (self._scale(value) - self.low) / (self.high - self.low)
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

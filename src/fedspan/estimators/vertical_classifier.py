@@ -1,0 +1,164 @@
+"""Classification when the features of the same rows are spread over clients; scikit-learn's conventions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from fedspan.algorithms import VerticalSgd, VerticalSsca
+from fedspan.errors import InputError
+from fedspan.estimators.classifier import LEARNED, configured, refuse_privacy, take
+from fedspan.estimators.labels import encode, row_weights
+from fedspan.estimators.launch import launch, seed_from, whole
+from fedspan.estimators.model import load_model, save_model
+from fedspan.federation.clients import named
+from fedspan.federation.data import open_table
+from fedspan.ledger import Ledger
+from fedspan.numerics.swish import Swish
+from fedspan.protocol import Array
+from fedspan.run import Info
+
+_METHODS = {"ssca": VerticalSsca(), "sgd": VerticalSgd(), "sgdm": VerticalSgd(momentum=0.1)}
+
+
+class VerticalFederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier of rows whose features are spread over clients. All clients know the labels, as in the paper.
+
+    Parameters
+    ----------
+    method : "ssca", "sgd", "sgdm" (with momentum), or an object of `fedspan.algorithms` with its own options.
+    hidden, rounds, l2, cost_limit, class_weight : as in `FederatedClassifier`.
+    batch_size : rows of a batch, which the server draws by their numbers; None: all rows.
+    exchange : "sum": only the sum over the clients of what their features contribute is seen; "each": every client's
+        contribution goes to all others through the server, as in the paper. Both learn the same model.
+    privacy, secure : not in this version yet; anything but None and False is refused.
+    engine, callback, checkpoint, random_state : as in `FederatedPCA`.
+
+    Attributes
+    ----------
+    As those of `FederatedClassifier`, and views_ (the features of each client, by its name).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedspan import VerticalFederatedClassifier
+    >>> X = np.random.default_rng(0).normal(size=(200, 4))
+    >>> y = np.where(X[:, 0] + X[:, 3] > 0, "yes", "no")
+    >>> model = VerticalFederatedClassifier(hidden=8, batch_size=50, rounds=80, random_state=0)
+    >>> model = model.fit({"bank": X[:, :3], "shop": X[:, 3:]}, y)
+    >>> model.score({"bank": X[:, :3], "shop": X[:, 3:]}, y) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        method: Any = "ssca",
+        hidden: int = 128,
+        batch_size: int | None = 100,
+        rounds: int = 1000,
+        l2: float = 1e-5,
+        cost_limit: float | None = None,
+        class_weight: Any = None,
+        exchange: str = "sum",
+        privacy: Any = None,
+        secure: bool = False,
+        engine: Any = None,
+        callback: Callable[[Info], None] | None = None,
+        checkpoint: Any = None,
+        random_state: Any = None,
+    ) -> None:
+        self.method = method
+        self.hidden = hidden
+        self.batch_size = batch_size
+        self.rounds = rounds
+        self.l2 = l2
+        self.cost_limit = cost_limit
+        self.class_weight = class_weight
+        self.exchange = exchange
+        self.privacy = privacy
+        self.secure = secure
+        self.engine = engine
+        self.callback = callback
+        self.checkpoint = checkpoint
+        self.random_state = random_state
+
+    def fit(self, views: Mapping[str, Any] | Sequence[Any], y: Any, *, ledger: Ledger | None = None) -> Self:
+        """Learn. `views`: one entry per client, some columns of the same rows in the same order; `y`: their labels."""
+        refuse_privacy(self)
+        labels, codes = encode({"all": np.asarray(y).reshape(-1)})
+        code = codes["all"]
+        if not whole(self.hidden) or self.hidden < 1:
+            raise InputError(f"need hidden to be an integer of at least 1, got {self.hidden!r}")
+        data, widths = _open(views)
+        for name, source in data.items():
+            rows = source.shape[0]
+            if rows != len(code):
+                raise InputError(
+                    f"need the same rows in all views, one for each of the {len(code)} labels, got {rows} rows "
+                    f"(client {name!r}); match the rows by their ids first"
+                )
+        weight = row_weights(self.class_weight, labels, codes).get("all")
+        names: list[str] = []
+        method, more = configured(self, Swish(int(self.hidden), len(labels)), [], names, _METHODS)
+        method = replace(method, **more)
+        seed = seed_from(self.random_state)
+        result = launch(
+            method, {name: (X, code, weight) for name, X in data.items()}, why="it was asked for", rounds=self.rounds,
+            seed=seed, engine=self.engine, callback=self.callback, checkpoint=self.checkpoint, ledger=ledger,
+            about={"features": sum(widths.values()), "classes": len(labels)},
+        )  # fmt: skip
+        self.views_, self.n_features_in_, self.n_samples_ = widths, sum(widths.values()), len(code)
+        take(self, method, names, result, labels, len(data), seed)
+        return self
+
+    @property
+    def classes_(self) -> Array:
+        """The classes, in the order of the columns of `predict_proba`."""
+        check_is_fitted(self, "labels_")
+        return np.array(self.labels_)
+
+    def predict_proba(self, views: Mapping[str, Any] | Sequence[Any]) -> Array:
+        """The probability of each class, (n, L), from the same views as were learned from."""
+        check_is_fitted(self)
+        data, widths = _open(views)
+        if widths != self.views_:
+            raise InputError(f"need the views that were learned from, {self.views_}, got {widths}")
+        parts = list(data.values())
+        if len({part.shape[0] for part in parts}) > 1:
+            raise InputError(f"need the same rows in all views, got {[part.shape[0] for part in parts]}")
+        X = sp.hstack(parts, format="csr") if any(map(sp.issparse, parts)) else np.hstack(parts)
+        return Swish(int(self.hidden), len(self.labels_)).proba(self.coef_, X)
+
+    def predict(self, views: Mapping[str, Any] | Sequence[Any]) -> Array:
+        """The most probable class of each row."""
+        return self.classes_[self.predict_proba(views).argmax(axis=1)]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model as one safetensors file."""
+        save_model(self, path, (*LEARNED, "views_"))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The model that `save` wrote."""
+        return load_model(cls, path)
+
+
+def _open(views: Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], dict[str, int]]:
+    """The views by client id, in the order of the ids, and how many features each has."""
+    if isinstance(views, np.ndarray | str) or not isinstance(views, Mapping | Sequence):
+        raise InputError(f"need a list or mapping with one view per client, got one {type(views).__name__}")
+    data = {}
+    for name, source in sorted(named(views).items()):
+        try:
+            data[name] = open_table(source() if callable(source) else source).X
+        except InputError as error:
+            raise type(error)(f"client {name!r}: {error}") from error
+    return data, {name: int(X.shape[1]) for name, X in data.items()}

@@ -1,0 +1,120 @@
+"""The surrogates against their definition, the box dual against Clarabel, Lemma 1 and the closed form."""
+
+from __future__ import annotations
+
+import warnings
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedspan.errors import InputError
+from fedspan.numerics.surrogate import Surrogate, _coordinate, blend, minimise, nothing
+
+
+def clarabel(F: Surrogate, c: float) -> tuple[np.ndarray, float]:
+    """Problem 5 as an interior-point method solves it, with one cone for ‖ω‖²: as exactly as it can."""
+    M, d = len(F.constant) - 1, F.linear.shape[1]
+    w, s, r = cp.Variable(d), cp.Variable(M), cp.Variable()
+    f = [F.constant[m] + F.linear[m] @ w + F.curvature[m] * r for m in range(M + 1)]
+    rules = [s >= 0, cp.sum_squares(w) <= r, *(f[m] <= s[m - 1] for m in range(1, M + 1))]
+    problem = cp.Problem(cp.Minimize(f[0] + c * cp.sum(s)), rules)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it stops short of 1e-11
+        problem.solve(cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+    return w.value, problem.value
+
+
+def random_surrogate(rng: np.random.Generator, M: int, d: int, shift: float) -> Surrogate:
+    constant = np.concatenate([rng.normal(size=1), shift + rng.normal(size=M)])
+    return Surrogate(constant, rng.normal(size=(M + 1, d)), rng.uniform(0.05, 1.0, size=M + 1))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_three_constraints_as_clarabel_solves_them(seed: int) -> None:
+    """Feasible, binding and infeasible ones (where slacks are positive), alike and unlike gradients."""
+    rng = np.random.default_rng(seed)
+    F = random_surrogate(rng, 3, 40, shift=(-2.0, 1.0, 4.0)[seed % 3])
+    if seed % 4 == 3:  # nearly dependent constraints
+        F.linear[2] = F.linear[1] + 1e-3 * rng.normal(size=40)
+    c = (5.0, 1e5)[seed % 2]
+    omega, nu, slack = minimise(F, c)
+    want, value = clarabel(F, c)
+    got = F(omega)[0] + c * slack.sum()
+    assert got == pytest.approx(value, rel=1e-6, abs=1e-6)
+    np.testing.assert_allclose(omega, want, atol=1e-6 * max(1.0, np.abs(want).max()))
+    assert ((nu >= 0) & (nu <= c)).all()
+
+
+@given(st.integers(0, 10**6), st.integers(1, 6), st.floats(-3, 6), st.sampled_from([1.0, 1e3, 1e5]))
+@settings(max_examples=150)
+def test_the_multipliers_fulfil_the_optimality_conditions(seed: int, M: int, shift: float, c: float) -> None:
+    rng = np.random.default_rng(seed)
+    F = random_surrogate(rng, M, M + int(rng.integers(0, 4)), shift)
+    omega, nu, slack = minimise(F, c, rng.uniform(0, c, size=M))
+    x = np.concatenate([[1.0], nu])
+    values = F(omega)
+    size = 1 + np.abs(F.constant) + np.abs(F.linear @ omega) + F.curvature * (omega @ omega)
+    np.testing.assert_allclose(2 * (F.curvature @ x) * omega, -x @ F.linear, rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(slack, np.maximum(values[1:], 0))
+    for m in range(M):
+        if nu[m] < c:
+            assert values[m + 1] <= 1e-7 * size[m + 1]  # feasible, unless the price is all paid
+        if nu[m] > 0:
+            assert values[m + 1] >= -1e-7 * size[m + 1]  # a multiplier only where the constraint binds
+
+
+@pytest.mark.parametrize("c", [0.3, 1e5])
+@pytest.mark.parametrize("bound", [-1.0, 0.13, 40.0])
+def test_lemma_1_is_the_case_of_one_constraint_on_the_norm(bound: float, c: float) -> None:
+    rng = np.random.default_rng(0)
+    A, C, tau = rng.normal(size=30), 1.7, 0.05
+    omega, nu, _ = minimise(Surrogate(np.array([0.0, C - bound]), np.stack([0 * A, A]), np.array([1.0, tau])), c)
+    b = A @ A
+    room = b + 4 * tau * (bound - C)
+    want = min(max((np.sqrt(b / room) - 1) / tau, 0.0), c) if room > 0 else c  # (45)
+    assert nu[0] == pytest.approx(want, rel=1e-8)
+    np.testing.assert_allclose(omega, -want * A / (2 * (1 + want * tau)), rtol=1e-8)  # (43), (44)
+
+
+def test_without_constraints_it_is_the_closed_form() -> None:
+    F = random_surrogate(np.random.default_rng(1), 0, 5, 0.0)
+    omega, nu, slack = minimise(F, 1e5)
+    np.testing.assert_allclose(omega, -F.linear[0] / (2 * F.curvature[0]), rtol=1e-14)  # (10)
+    assert nu.shape == slack.shape == (0,)
+
+
+def test_coordinate_steps_end_where_newton_does() -> None:
+    """The fallback is exact by itself."""
+    F = random_surrogate(np.random.default_rng(5), 3, 20, 1.0)
+    _, want, _ = minimise(F, 100.0)
+    nu = np.zeros(3)
+    for _ in range(2000):
+        nu = _coordinate(F.linear @ F.linear.T, F.constant, F.curvature, 100.0, nu)
+    np.testing.assert_allclose(nu, want, rtol=1e-6)
+
+
+def test_a_surrogate_is_the_weighted_mean_of_the_samples_surrogates() -> None:
+    """(3) and (14) by their definition, with F̄⁽⁰⁾ = 0."""
+    rng = np.random.default_rng(2)
+    F, tau, probe = nothing(2, 4), np.array([1.0, 0.05, 0.2]), rng.normal(size=4)
+    want = np.zeros(3)
+    for rho in (1.0, 0.7, 0.2):
+        values, slopes, omega = rng.normal(size=3), rng.normal(size=(3, 4)), rng.normal(size=4)
+        F = blend(F, rho, values, slopes, omega, tau)
+        step = probe - omega
+        want = (1 - rho) * want + rho * (values + slopes @ step + tau * (step @ step))
+    np.testing.assert_allclose(F(probe), want, rtol=1e-12)
+
+
+def test_the_norm_is_its_own_surrogate() -> None:
+    omega = np.random.default_rng(3).normal(size=6)
+    F = blend(nothing(0, 6), 1.0, np.array([omega @ omega]), 2 * omega[None], omega, np.ones(1))
+    np.testing.assert_allclose(F(2 * omega + 1), (2 * omega + 1) @ (2 * omega + 1))
+
+
+def test_an_objective_without_curvature_is_refused() -> None:
+    with pytest.raises(InputError, match="strongly convex"):
+        minimise(Surrogate(np.zeros(2), np.ones((2, 3)), np.array([0.0, 1.0])), 1.0)
