@@ -99,14 +99,10 @@ def test_nothing_imports_the_command_line() -> None:
 
 @pytest.mark.parametrize(
     ("library", "allowed"),
-<<<<<<< HEAD
-    [("nvflare", {"fedspan.engines.flare"}), ("torch", {"fedspan.algorithms.networks"})],
-=======
     [
         ("nvflare", {"fedspan.engines.flare"}),
-        ("torch", {"fedspan.algorithms.deep_maxvar", "fedspan.algorithms.torch_model"}),
+        ("torch", {"fedspan.algorithms.networks", "fedspan.algorithms.torch_model"}),
     ],
->>>>>>> 7de1b21dff4fcdd281f8afb43759c5d9eb159f32
 )
 def test_a_heavy_library_has_one_door(library: str, allowed: set[str]) -> None:
     assert importers(library) <= allowed

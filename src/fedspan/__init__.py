@@ -23,15 +23,21 @@ from fedspan.run import run
 if TYPE_CHECKING:
     from fedspan import algorithms, engines
     from fedspan.estimators.auto import Auto
+    from fedspan.estimators.classifier import FederatedClassifier
     from fedspan.estimators.deep_gcca import DeepFederatedGCCA
+    from fedspan.estimators.gcca import FederatedGCCA
     from fedspan.estimators.pca import FederatedPCA
+    from fedspan.estimators.personalized import PersonalizedPCA
     from fedspan.estimators.svd import FederatedSVD
+    from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
 
 __version__ = "0.1.0"
 __all__ = [
     "Auto",
     "Channel",
     "DeepFederatedGCCA",
+    "FederatedClassifier",
+    "FederatedGCCA",
     "FederatedPCA",
     "FederatedSVD",
     "FedspanError",
@@ -39,8 +45,10 @@ __all__ = [
     "Ledger",
     "PaperDP",
     "Participation",
+    "PersonalizedPCA",
     "RowDP",
     "Secure",
+    "VerticalFederatedClassifier",
     "algorithms",
     "channel",
     "engines",
@@ -49,7 +57,16 @@ __all__ = [
 ]
 
 # What needs scipy and scikit-learn is imported when first used: `fedspan --help` need not wait for them.
-_LATER = {"Auto": "auto", "DeepFederatedGCCA": "deep_gcca", "FederatedPCA": "pca", "FederatedSVD": "svd"}
+_LATER = {
+    "Auto": "auto",
+    "DeepFederatedGCCA": "deep_gcca",
+    "FederatedClassifier": "classifier",
+    "FederatedGCCA": "gcca",
+    "FederatedPCA": "pca",
+    "FederatedSVD": "svd",
+    "PersonalizedPCA": "personalized",
+    "VerticalFederatedClassifier": "vertical_classifier",
+}
 
 
 def __getattr__(name: str) -> Any:

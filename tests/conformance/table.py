@@ -10,20 +10,38 @@ import numpy as np
 import scipy.fft
 
 from fedspan.algorithms import (
+    AltMaxVar,
+    CuteMaxVar,
     Davidson,
+    DeepMaxVar,
     DrSvd,
     Faps,
+    FedAvg,
     FedPower,
+    FedSgd,
     Gram,
     Krylov,
+    Limit,
     LocalPower,
+    MaxVarKrylov,
+    Mvlsa,
     NoisyGram,
     NoisyPower,
     PaperNoise,
+    PerPca,
+    PersonalAuto,
+    PersonalEigen,
+    PersonalPaper,
+    Ssca,
+    SscaMomentum,
     Ssi,
     Uda,
+    VerticalSgd,
+    VerticalSsca,
     Wda,
 )
+from fedspan.algorithms.deep_maxvar import DeepView
+from fedspan.numerics.swish import Swish
 from fedspan.privacy.dp import RowDP
 from fedspan.privacy.plan import Plan, Release, plan_for
 from fedspan.protocol import Array, Server
@@ -40,6 +58,43 @@ def hospitals() -> Clients:
     mix = scipy.fft.idct(np.eye(12), axis=0, norm="ortho") * 0.75 ** np.arange(12)
     sizes = {"ada": 40, "bo": 13, "cy": 25, "dee": 2, "eve": 31}
     return {name: rng.normal(size=(n, 12)) @ mix.T + np.arange(12) for name, n in sizes.items()}
+
+
+def views() -> Clients:
+    """Four views of 40 entities with 4 to 6 features: two common factors, a mean that is not zero."""
+    rng = np.random.default_rng(8)
+    common = rng.normal(size=(40, 2))
+    widths = {"ada": 6, "bo": 4, "cy": 5, "dee": 4}
+    return {name: common @ rng.normal(size=(2, n)) + 0.3 * rng.normal(size=(40, n)) + 1.0 for name, n in widths.items()}
+
+
+def deep_views() -> Any:
+    """Four views of 40 entities, with networks that hold all that a state must: batch norm, dropout, momentum."""
+    from torch import nn, optim
+
+    rng = np.random.default_rng(8)
+    Z = rng.normal(size=(40, 2))
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.ReLU(), nn.Linear(8, 2))
+
+    mixes = {name: rng.normal(size=(2, 3)) for name in ("ada", "bo", "cy", "dee")}
+    kinds = {"ada": None, "dee": None, "bo": optim.RMSprop, "cy": lambda p: optim.SGD(p, lr=0.05, momentum=0.9)}
+    return {name: DeepView(np.tanh(Z @ A), network, kinds[name]) for name, A in mixes.items()}
+
+
+def labelled() -> Any:
+    """The rows of `hospitals` around zero, with a class for each: its first feature is above the middle, or not."""
+    return {name: (rows - np.arange(12), (rows[:, 0] > 0).astype(int)) for name, rows in hospitals().items()}
+
+
+def labelled_views() -> Any:
+    """Five views of the same rows, and their classes."""
+    X, y = (np.concatenate(parts) for parts in zip(*labelled().values(), strict=True))
+    return {name: (X[:, i:12:5], y) for i, name in enumerate(hospitals())}
+
+
+NET = Swish(hidden=3, classes=2)
 
 
 def principal(server: Any, clients: Clients) -> Array:
@@ -89,4 +144,31 @@ TABLE: dict[str, Row] = {
     "noisy block": Row(NoisyPower(k=2, d=12, width=6, rounds=3, center=False), angle=None, privacy=SIMULATED),
     "paper noise": Row(PaperNoise(k=3, tol=0.0), angle=None),
     "gram scaled": Row(Gram(k=3, scale=True), rounds=2),
+    "personal auto": Row(PersonalAuto(k=3), angle=None),
+    "personal auto, sums": Row(PersonalAuto(k=3, share="sums", scale=True, collect=False), angle=None),
+    "personal eigen": Row(PersonalEigen(k=2, center="global", rounds=3), angle=None),
+    "personal paper": Row(PersonalPaper(k=2, rounds=3, start="random", count=3, shrinkage=30.0), angle=None),
+    "perpca": Row(PerPca(k=3, rounds=3), angle=None),
+    # Their clients hold views, not rows that could be split; tests/algorithms/test_maxvar.py has the answer's angle.
+    "altmaxvar": Row(AltMaxVar(k=2, tol=0, last=5), clients=views, angle=None),
+    "cutemaxvar": Row(CuteMaxVar(k=2, tol=0, local="sgd", batch=10, last=5), clients=views, angle=None),
+    "mvlsa": Row(Mvlsa(k=2), rounds=2, clients=views, angle=None),
+    "maxvar krylov": Row(MaxVarKrylov(k=2, tol=1e-9, last=5), clients=views, angle=None),
+    "maxvar krylov rounded": Row(MaxVarKrylov(k=2, tol=1e-6, rounded=True, last=5), clients=views, angle=None),
+    "deep maxvar": Row(DeepMaxVar(k=2, steps=3, batch_size=16, alpha=5.0), rounds=3, clients=deep_views, angle=None),
+    "ssca": Row(Ssca(NET, batch=2, rounds=5), clients=labelled, angle=None),
+    "ssca clipped": Row(Ssca(NET, batch=2, rounds=5, clip=0.5), clients=labelled, angle=None),
+    "ssca limited": Row(
+        Ssca(NET, batch=2, rounds=6, objective="norm", limits=(Limit(0.6),)), rounds=6, clients=labelled, angle=None
+    ),
+    "fedsgd": Row(FedSgd(NET, batch=2, rounds=5, momentum=0.1), clients=labelled, angle=None),
+    "fedavg": Row(FedAvg(NET, batch=2, rounds=5, steps=3), clients=labelled, angle=None),
+    "ssca as momentum": Row(SscaMomentum(NET, batch=2, rounds=5), clients=labelled, angle=None),
+    "vertical ssca": Row(VerticalSsca(NET, batch=10, rounds=5), clients=labelled_views, angle=None),
+    "vertical ssca as printed": Row(
+        VerticalSsca(NET, batch=10, rounds=5, objective="norm", limits=(Limit(0.6),), paper=True, exchange="each"),
+        clients=labelled_views,
+        angle=None,
+    ),
+    "vertical sgd": Row(VerticalSgd(NET, batch=10, rounds=5, momentum=0.1), clients=labelled_views, angle=None),
 }

@@ -3,20 +3,24 @@
 import pytest
 from sklearn.utils import estimator_checks as checks
 
-<<<<<<< HEAD
-<<<<<<< HEAD
-<<<<<<< HEAD
-from fedspan import DeepFederatedGCCA, FederatedPCA, FederatedSVD
-=======
-from fedspan import FederatedPCA, FederatedSVD, PersonalizedPCA
->>>>>>> 8d43189b78f5716b8f6e37a761254ed5c12db2ed
-=======
-from fedspan import FederatedGCCA, FederatedPCA, FederatedSVD
->>>>>>> 6a587b3d8fb92663a93388b1017ba3566d235bd4
-=======
-from fedspan import FederatedClassifier, FederatedPCA, FederatedSVD, VerticalFederatedClassifier
->>>>>>> 7de1b21dff4fcdd281f8afb43759c5d9eb159f32
+from fedspan import (
+    DeepFederatedGCCA,
+    FederatedClassifier,
+    FederatedGCCA,
+    FederatedPCA,
+    FederatedSVD,
+    PersonalizedPCA,
+    VerticalFederatedClassifier,
+)
 
+ESTIMATORS = [
+    FederatedClassifier,
+    FederatedGCCA,
+    FederatedPCA,
+    FederatedSVD,
+    PersonalizedPCA,
+    VerticalFederatedClassifier,
+]
 NAMES = [
     "check_estimator_cloneable",
     "check_estimator_repr",
@@ -31,15 +35,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-<<<<<<< HEAD
-<<<<<<< HEAD
-@pytest.mark.parametrize("estimator", [FederatedPCA, FederatedSVD, PersonalizedPCA])
-=======
-@pytest.mark.parametrize("estimator", [FederatedPCA, FederatedSVD, FederatedGCCA])
->>>>>>> 6a587b3d8fb92663a93388b1017ba3566d235bd4
-=======
-@pytest.mark.parametrize("estimator", [FederatedClassifier, FederatedPCA, FederatedSVD, VerticalFederatedClassifier])
->>>>>>> 7de1b21dff4fcdd281f8afb43759c5d9eb159f32
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_convention(estimator, name):
     getattr(checks, name)(estimator.__name__, estimator())
 

@@ -60,12 +60,9 @@ def launch(
     ledger: Ledger | None = None,
     min_clients: int | None = None,
     about: Mapping[str, Any] | None = None,
-<<<<<<< HEAD
+    participation: Participation | None = None,
     privacy: Plan | None = None,
     secure: Secure | None = None,
-=======
-    participation: Participation | None = None,
->>>>>>> 7de1b21dff4fcdd281f8afb43759c5d9eb159f32
 ) -> Result[Any]:
     """Run the solver on the clients' data (by id). `why` ends the note "solver …, because …"."""
     ledger = ledger if ledger is not None else Ledger()
@@ -81,10 +78,7 @@ def launch(
         ledger=ledger,
         callback=callback,
         about=about,
-<<<<<<< HEAD
+        participation=participation,
         privacy=privacy,
         secure=secure,
-=======
-        participation=participation,
->>>>>>> 7de1b21dff4fcdd281f8afb43759c5d9eb159f32
     )
