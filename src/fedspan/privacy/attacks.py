@@ -130,7 +130,7 @@ class FapsLeak(NamedTuple):
     """What one round of FAPS shows of a client, mask and all."""
 
     off_diagonal: Array  # (d, k) P⊥Y, which tends to P⊥MZ; equals it if X_i = Z
-    beta: float  # tr(ZᵀY)/k, which tends to β_i, and that is ‖A_i‖₂² times a public factor
+    beta: float  # tr(ZᵀY)/k, which tends to β_i, and that tells the size of ‖A_i‖₂²
     M: Array  # (d, d) what follows for M
 
 
