@@ -85,7 +85,7 @@ def aware(n: int, seed: int, rounds: int) -> list[str]:
     for name, options in (("faps", {}), ("faps, the paper's start, rules (14) and (25)", PAPER)):
         talks = list(heard(Faps(k=n // 10, tol=0, center=False, **options), rows, rounds, seed))
         splits = [(t.question["Z"], t.answer["Y"], float(t.answer["objective"])) for t in talks if t.task == "split"]
-        found = (min(error(M, M0) for M in faps_fit(splits[:t], energy)) for t in shown)
+        found = (min(error(M, M0) for M in faps_fit(splits[:t], np.eye(n) * (energy / n))) for t in shown)
         lines.append(f"| {name} | {' | '.join(f'{value:.2f}' for value in found)} |")
         print(lines[-1], flush=True)
     return lines

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,7 @@ class Evidence:
     n: float = math.nan
     shown: set[int] = field(default_factory=set)  # rounds in which it was FedPower's baseline device
     splits: list[tuple[Array, Array, float]] = field(default_factory=list)  # (Z, Y, objective) of FAPS's rounds
+    blocks: Array | None = None  # M_i as far as the last of them shows it
     fitted: float = math.nan  # the error of M_i from all of them
     course: list[Point] = field(default_factory=list)
     faps: list[FapsPoint] = field(default_factory=list)
@@ -70,7 +72,8 @@ class Evidence:
     def hear(self, talk: Talk) -> None:
         """Take in one answer."""
         read = _READ.get(talk.task)
-        if read and all(array.ndim <= 2 and len(array) <= MOST for array in talk.answer.values() if array.ndim == 2):
+        small = all(len(a) <= MOST if a.ndim > 1 else a.size <= MOST * (MOST + 1) // 2 for a in talk.answer.values())
+        if read and small:
             read(self, talk, talk.question, talk.answer)
 
     def pair(self, Z: Array, Y: Array) -> None:
@@ -107,13 +110,13 @@ class Evidence:
 
     def fit(self) -> None:
         """The attack on all rounds of FAPS together, the best of its steps; left out if it would take minutes."""
-        if self.truth is None or not self.splits:
+        if self.truth is None or self.blocks is None:
             return
         d, k = self.splits[0][0].shape
         if len(self.splits) * d * d * k > WORK:
             self.notes.append(f"client {self.client!r} is too large for the attack on all rounds of FAPS: left out")
             return
-        self.fitted = min(error(M, self.truth) for M in faps_fit(self.splits, self.energy))
+        self.fitted = min(error(M, self.truth) for M in chain([self.blocks], faps_fit(self.splits, self.blocks)))
 
     @property
     def least(self) -> float:
@@ -217,6 +220,7 @@ def _variances(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> Non
 
 def _faps(e: Evidence, round: int, Z: Array, Y: Array, T: Array) -> None:
     leak = faps_leak(Z, Y, T, e.trace)
+    e.blocks = leak.M
     off = whole = math.nan
     if e.truth is not None:
         MZ = e.truth @ Z

@@ -147,13 +147,13 @@ def faps_leak(Z: Array, Y: Array, T: Array, trace: float | None = None) -> FapsL
     return FapsLeak(off, float(np.trace(H)) / len(H), M)
 
 
-def faps_fit(shown: Sequence[tuple[Array, Array, float]], trace: float, steps: int = 150) -> Iterator[Array]:
+def faps_fit(shown: Sequence[tuple[Array, Array, float]], start: Array, steps: int = 150) -> Iterator[Array]:
     """M from all rounds of FAPS, by an attacker who has read its listing: (Z_t, Y_t, objective f_t = tr(ZᵀMZ)) each.
 
     P⊥MZ = P⊥Y (20) holds the better the nearer X_i is to Z, and how near it is shows in ZᵀY, which is β_i·I if they
     span the same. So: least squares Σ w_t²‖P⊥(MZ_t - Y_t)‖² + (tr(Z_tᵀMZ_t) - f_t)²/k over symmetric M, with
-    w_t = 1/‖ZᵀY - βI‖, by conjugate gradients from the trace spread evenly. Yields M after each step: the later, the
-    closer to the equations and the more of their errors; an attacker has to guess where to stop.
+    w_t = 1/‖ZᵀY - βI‖, by conjugate gradients from `start`, what is known without. Yields M after each step: the later,
+    the closer to the equations and the more of their errors; an attacker has to guess where to stop.
     """
     rounds = []
     for Z, Y, f in shown:
@@ -168,7 +168,7 @@ def faps_fit(shown: Sequence[tuple[Array, Array, float]], trace: float, steps: i
             MZ = M @ Z
             yield (MZ - Z @ (Z.T @ MZ)) * (w / heaviest), float(np.sum(Z * MZ)) / np.sqrt(k)
 
-    M = np.eye(d) * (trace / d)
+    M = start
     R = [
         (off * (w / heaviest) - E, f / np.sqrt(k) - e)
         for (_, off, f, w), (E, e) in zip(rounds, equations(M), strict=True)
