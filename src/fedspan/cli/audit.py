@@ -171,6 +171,8 @@ def _attack(audit: Audit, talks: Iterator[Talk]) -> dict[str, list[Talk]]:
         if talk.client in kept:
             kept[talk.client].append(talk)
     _sum_up(audit, at)
+    for e in audit.evidence:
+        e.fit()
     if up != audit.bytes_up:
         audit.notes.append(
             f"the ledger says that {size(audit.bytes_up)} were sent up, the transcript holds {size(up)}: "
@@ -210,7 +212,8 @@ def summary(audit: Audit) -> Iterator[str]:
     if any(e.faps for e in audit.evidence):
         yield ""
         yield "what the mask of FAPS does not hide, after the last round:"
-        yield from columns([["client", "error of P⊥MZ", "beta", "largest eigenvalue", "error of M"], *faps_rows(audit)])
+        head = ["client", "error of P⊥MZ", "beta", "largest eigenvalue", "error of M", "from all rounds"]
+        yield from columns([head, *faps_rows(audit)])
     if audit.told:
         yield ""
         yield f"was row {audit.row} there (of client {audit.at!r})? for an attacker who knows all its other rows:"
@@ -254,7 +257,9 @@ def faps_rows(audit: Audit) -> list[list[str]]:
         if e.faps:
             p = e.faps[-1]
             top = math.nan if e.truth is None else float(np.linalg.eigvalsh(e.truth)[-1])
-            rows.append([e.client, number(p.off_diagonal), f"{p.beta:.4g}", f"{top:.4g}", number(p.error)])
+            rows.append(
+                [e.client, number(p.off_diagonal), f"{p.beta:.4g}", f"{top:.4g}", number(p.error), number(e.fitted)]
+            )
     return rows
 
 
