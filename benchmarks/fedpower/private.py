@@ -1,6 +1,6 @@
 """What privacy costs: noise against the paper's formula, accuracy at the same row-level ε, and the paper's own Table 3.
 
-    python benchmarks/fedpower/private.py [noise rows table3] [--data FOLDER] [--seeds 20] [--sets a9a,mnist] [--write docs/privacy.md]
+    python benchmarks/fedpower/private.py [noise rows table3] [--seeds 20] [--sets a9a] [--write docs/privacy.md]
 
 As in the paper: columns divided by their largest absolute value, rows dealt at random to 100 clients, k = 5, r = 10
 columns kept, the error is ‖(I - ZZᵀ)V_k‖₂ with Z (d, r). row_norm is the largest norm in the data, which stands for a
@@ -15,8 +15,8 @@ import argparse
 import math
 import os
 import sys
-import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,10 @@ from fedspan.files import write_whole
 from fedspan.numerics.orthonormal import projection_distance
 from fedspan.privacy.accountant import multiplier, paper_multiplier
 from fedspan.privacy.plan import Release, plan_for
-from fedspan.protocol import Array, Server
+from fedspan.protocol import Array
 
 DELTA, CLIENTS, R = 1e-6, 100, 10
+GRAM = NoisyGram(R, center=False)
 ROWS = {"a9a": 1.0, "mnist": 1.0, "covtype": 0.1, "w8a": 2.0}  # the ε at which PAPERS.md has figures
 KNOWN = {"a9a": 0.04, "mnist": 0.15, "covtype": 0.032, "w8a": 0.39}  # those figures, of a prototype's noisy Gram
 TABLE3 = {  # "Privacy-Preserving Distributed SVD via Federated Power", Table 3, ε₁ = 10, 1, 0.1
@@ -92,9 +93,7 @@ def noise(data: Path, sets: list[str], seeds: int) -> Any:
 
 def private(server: Any, clients: list[Array], dp: RowDP, seed: int, spread: int) -> Array:
     plan = plan_for(dp, server.client, [Release(*p) for p in server.planned()], spread=spread)
-    result = run(
-        server, InProcess(clients), rounds=server.rounds if hasattr(server, "rounds") else 1, seed=seed, privacy=plan
-    )
+    result = run(server, InProcess(clients), rounds=getattr(server, "rounds", 1), seed=seed, privacy=plan)
     assert result.ledger.epsilon(DELTA) <= dp.epsilon * (1 + 1e-5)
     return result.state.Z
 
@@ -106,54 +105,52 @@ def classic(M: Array, C: float, eps: float, rng: np.random.Generator) -> Array:
     return scipy.linalg.eigh(M + N + np.triu(N, 1).T, subset_by_index=[d - R, d - 1])[1]
 
 
+def methods(A: Array, eps: float) -> dict[str, Callable[[int, list[Array]], Array]]:
+    """What is compared: each takes a seed and the clients' rows, and gives Z."""
+    norms, d = np.linalg.norm(A, axis=1), A.shape[1]
+    M, C = A.T @ A, float(norms.max())
+    dp, tight = RowDP(eps, DELTA, C), RowDP(eps, DELTA, float(np.quantile(norms, 0.95)))
+    wide, narrow = (NoisyPower(R, False, d=d, width=w, rounds=t) for w, t in ((min(50, d), 2), (R, 10)))
+    return {
+        "gram": lambda s, m: private(GRAM, m, dp, s, CLIENTS),
+        "block of 50, 2 rounds": lambda s, m: private(wide, m, dp, s, CLIENTS),
+        "noisy power, 10 rounds": lambda s, m: private(narrow, m, dp, s, CLIENTS),
+        "classic Analyze Gauss": lambda s, m: classic(M, C, eps, np.random.default_rng(s)),
+        "gram, 95 % norm": lambda s, m: private(GRAM, m, tight, s, CLIENTS),
+        "gram, noise at each client": lambda s, m: private(GRAM, m, dp, s, 1),
+    }
+
+
+def dealt(A: Array, seed: int) -> list[Array]:
+    order = np.random.default_rng(seed).permutation(len(A))
+    return [A[part] for part in np.array_split(order, CLIENTS)]
+
+
 def rows(data: Path, sets: list[str], seeds: int) -> Any:
     """The projection distance at the same row-level (ε, δ)."""
-    gram = NoisyGram(R, center=False)
 
     def body() -> Any:
         for name in sets:
             A = scaled(data, name)
-            V, norms, d = exact(A), np.linalg.norm(A, axis=1), A.shape[1]
-            M, eps, C = A.T @ A, ROWS[name], float(norms.max())
-            dp, tight = RowDP(eps, DELTA, C), RowDP(eps, DELTA, float(np.quantile(norms, 0.95)))
-            methods = {
-                "gram": lambda s, m: private(gram, m, dp, s, CLIENTS),
-                "block of 50, 2 rounds": lambda s, m: private(
-                    NoisyPower(R, False, d=d, width=min(50, d), rounds=2), m, dp, s, CLIENTS
-                ),
-                "noisy power, 10 rounds": lambda s, m: private(
-                    NoisyPower(R, False, d=d, width=R, rounds=10), m, dp, s, CLIENTS
-                ),
-                "classic Analyze Gauss": lambda s, m: classic(M, C, eps, np.random.default_rng(s)),
-                "gram, 95 % norm": lambda s, m: private(gram, m, tight, s, CLIENTS),
-                "gram, noise at each client": lambda s, m: private(gram, m, dp, s, 1),
-            }
-            for label, method in methods.items():
-                errors, started = [], time.perf_counter()
-                for seed in range(seeds):
-                    order = np.random.default_rng(seed).permutation(len(A))
-                    clients = [A[part] for part in np.array_split(order, CLIENTS)]
-                    errors.append(projection_distance(method(seed, clients), V))
+            V, eps = exact(A), ROWS[name]
+            for label, method in methods(A, eps).items():
+                errors = [projection_distance(method(seed, dealt(A, seed)), V) for seed in range(seeds)]
                 known = f"{KNOWN[name]:.3g}" if label == "gram" else ""
-                seconds = time.perf_counter() - started
-                print(f"({seconds:.0f} s)", end=" ")
                 yield name, f"{eps:g}", label, f"{np.mean(errors):.3f}", f"{np.std(errors):.3f}", known
         if "a9a" in sets:
-            yield masked(data)
-
-    def masked(data: Path) -> tuple[str, ...]:
-        A = scaled(data, "a9a")
-        clients = [A[i::CLIENTS] for i in range(CLIENTS)]
-        dp = RowDP(1.0, DELTA, float(np.linalg.norm(A, axis=1).max()), simulate=True)
-        plan = plan_for(dp, gram.client, [Release(*p) for p in gram.planned()], spread=CLIENTS)
-        server: Server[Any] = gram
-        plain, secure = (
-            run(server, InProcess(clients), rounds=1, seed=0, privacy=plan, secure=s).state for s in (None, Secure())
-        )
-        same = "the same bits" if np.array_equal(plain.Z, secure.Z) else "OTHER BITS"
-        return "a9a", "1", "gram, with real masks against without", same, "", ""
+            yield masked(scaled(data, "a9a"))
 
     return table("set | ε | method | distance | deviation | known figure", body())
+
+
+def masked(A: Array) -> tuple[str, ...]:
+    """The same run with real masks and without, with noise that repeats."""
+    dp = RowDP(1.0, DELTA, float(np.linalg.norm(A, axis=1).max()), simulate=True)
+    plan = plan_for(dp, GRAM.client, [Release(*p) for p in GRAM.planned()], spread=CLIENTS)
+    engine = InProcess(dealt(A, 0))
+    plain, secure = (run(GRAM, engine, rounds=1, seed=0, privacy=plan, secure=s).state for s in (None, Secure()))
+    same = "the same bits" if np.array_equal(plain.Z, secure.Z) else "OTHER BITS"
+    return "a9a", "1", "gram, with real masks against without", same, "", ""
 
 
 def table3(data: Path, sets: list[str], seeds: int) -> Any:
@@ -162,21 +159,11 @@ def table3(data: Path, sets: list[str], seeds: int) -> Any:
     def body() -> Any:
         for name in sets:
             A = scaled(data, name)
-            V, C, n = exact(A), float(np.linalg.norm(A, axis=1).max()), len(A)
+            V = exact(A)
             for eps, printed in zip((10.0, 1.0, 0.1), TABLE3[name], strict=True):
-                errors = []
-                for seed in range(seeds):
-                    order = np.random.default_rng(seed).permutation(n)
-                    errors.append(least(V, [A[p] for p in np.array_split(order, CLIENTS)], eps, seed))
-                mean = np.mean(errors)
-                yield (
-                    name,
-                    f"{eps:g}",
-                    f"{mean:.3g}",
-                    f"{np.std(errors):.2g}",
-                    f"{printed:.3g}",
-                    f"{mean / printed:.2f}",
-                )
+                errors = [least(V, dealt(A, seed), eps, seed) for seed in range(seeds)]
+                mean, std = np.mean(errors), np.std(errors)
+                yield name, f"{eps:g}", f"{mean:.3g}", f"{std:.2g}", f"{printed:.3g}", f"{mean / printed:.2f}"
 
     return table("set | ε₁ per communication | distance | deviation | printed | ratio", body())
 
