@@ -13,11 +13,13 @@ import numpy as np
 from rich.console import Console
 from scipy.special import ndtr
 
+from fedspan.algorithms import NoisyGram, NoisyPower
 from fedspan.channel.stage import Channel
 from fedspan.cli.evidence import Evidence, Told, milestones, one_row
 from fedspan.cli.folder import RunFolder
 from fedspan.cli.job import Job, estimator
 from fedspan.cli.progress import count, say, size
+from fedspan.cli.protected import protected
 from fedspan.cli.report import privacy
 from fedspan.engines.transcript import Talk, Transcript
 from fedspan.errors import InputError
@@ -76,12 +78,15 @@ def gather(folder: RunFolder, job: Job, most: int) -> Audit:
     if not ledger.exchanges:
         raise InputError(f"need a run in which something was sent, {folder.path} has none yet; do: fedspan resume")
     server, channel = _solver(job, ledger)
-    audit = _from_ledger(ledger, server)
+    audit = _from_ledger(ledger, server, job)
     transcript = Transcript(folder.transcript)
     if not transcript.answers():
         audit.notes.append(
             "the messages were not kept, so no attack was tried; to keep them, run the job again with --transcript"
         )
+        return audit
+    if job.secure or job.privacy:
+        audit.notes += protected(job, ledger, list(transcript.talks(channel)))
         return audit
     if server is None:
         audit.notes.append(f"the solver {audit.solver!r} has no attacks here: what it sent is listed, and not attacked")
@@ -104,6 +109,8 @@ def _solver(job: Job, ledger: Ledger) -> tuple[Server[Any] | None, Channel]:
     """The solver that ran, and its channel, as far as this version knows them."""
     p = job.parameters
     name = solver_of(job, ledger)
+    if job.privacy:
+        return ({"noisygram": NoisyGram, "noisypower": NoisyPower}[name])(), Channel()
     if name not in SOLVERS:
         return None, Channel()
     request = Request(
@@ -120,7 +127,7 @@ def solver_of(job: Job, ledger: Ledger) -> str:
     return chosen[-1] if chosen else str(job.parameters.get("solver", job.task))
 
 
-def _from_ledger(ledger: Ledger, server: Server[Any] | None) -> Audit:
+def _from_ledger(ledger: Ledger, server: Server[Any] | None, job: Job) -> Audit:
     released: dict[str, Released] = {}
     clients: set[str] = set()
     for e in ledger.events:
@@ -136,7 +143,7 @@ def _from_ledger(ledger: Ledger, server: Server[Any] | None) -> Audit:
                 a: "none known" if s is None else _power(s.power) for a, s in task.releases.items()
             }
     solver = type(server).__name__.lower() if server else "unknown"
-    return Audit(solver, privacy(ledger), len(clients), ledger.rounds, ledger.bytes_up, released)
+    return Audit(solver, privacy(ledger, job.to_toml()), len(clients), ledger.rounds, ledger.bytes_up, released)
 
 
 def _power(power: int) -> str:
