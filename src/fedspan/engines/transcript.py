@@ -134,7 +134,7 @@ class Transcript:
         if not self.folder.is_dir():
             return
         for path in sorted(self.folder.iterdir()):
-            if path.name.startswith("."):  # a crash left it half-written, or a system put it there
+            if path.name.startswith((".", "phase-")):  # half-written, or put there by a system; or keys and shares
                 continue
             found = _NAME.fullmatch(path.name)
             if found is None:
