@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedspan.errors import ClientError, InputError
-from fedspan.numerics.swish import Swish, cross_entropy, floats, gradient, gradient_norms
+from fedspan.numerics.swish import Swish, cross_entropy, floats, gradient, gradient_norms, losses, swish
 from fedspan.protocol import Array, Arrays, Ask, Client, Round, Sensitivity, Sum, complete, task
 from fedspan.rng import Streams
 
@@ -108,12 +108,12 @@ class LabelledRows:
             if not np.isfinite(rows.data if hasattr(rows, "tocsr") else rows).all():
                 raise InputError("need finite numbers, got NaN or infinity in the rows; drop them or impute the values")
 
-    def _look(self, omega: Array, at: Any) -> tuple[Any, ...]:
+    def _look(self, omega: Array, at: Array | slice) -> tuple[Any, ...]:
         X, (W0, W1) = floats(self.X[at]), self.net.split(omega)
         weight = None if self.weight is None else self.weight[at]
         return X, *cross_entropy(X @ W1.astype(X.dtype, copy=False), W0, self.y[at], weight)
 
-    def sums(self, omega: Array, at: Array) -> tuple[Array, Array]:
+    def sums(self, omega: Array, at: Array | slice) -> tuple[Array, Array]:
         """Σ f_g (G,) and Σ ∇f_g (G, d) over the rows `at`."""
         X, loss, E, S, D = self._look(omega, at)
         if self.part is None:
@@ -123,9 +123,12 @@ class LabelledRows:
         grads = [gradient(X[rows], S[rows], E[rows], D[rows]) for rows in inside]
         return np.bincount(part, weights=loss, minlength=self.parts), np.stack(grads)
 
-    def losses(self, omega: Array, at: Array) -> Array:
+    def losses(self, omega: Array, at: Array | slice) -> Array:
         """Σ f_g (G,) alone."""
-        loss = self._look(omega, at)[1]
+        X, (W0, W1) = floats(self.X[at]), self.net.split(omega)
+        S = swish(X @ W1.astype(X.dtype, copy=False))[0]
+        weight = None if self.weight is None else self.weight[at]
+        loss, _ = losses(S @ W0.astype(S.dtype, copy=False), self.y[at], weight)
         return np.array([loss.sum()]) if self.part is None else np.bincount(self.part[at], loss, minlength=self.parts)
 
     def clipped(self, omega: Array, at: Array, clip: float) -> Array:
@@ -155,9 +158,12 @@ class SampleClient(Client[None]):
         return None
 
     def draw(self, rng: Streams, size: int) -> Array:
-        """The numbers of a batch of rows, drawn without replacement; of all rows, if size is 0."""
-        n = self.rows.n
-        return np.arange(n) if size in (0, n) else np.sort(rng("batch").choice(n, size, replace=False))
+        """The numbers of a batch of rows, drawn without replacement."""
+        return np.sort(rng("batch").choice(self.rows.n, size, replace=False))
+
+    def everything(self) -> list[slice]:
+        """All rows, in blocks that fit a cache, without a copy."""
+        return [slice(k, min(k + _BLOCK, self.rows.n)) for k in range(0, self.rows.n, _BLOCK)]
 
     @task(releases={"n": Sensitivity(0), "features": Sensitivity(0)})
     def open(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
@@ -168,18 +174,20 @@ class SampleClient(Client[None]):
     @task(releases={"n": Sensitivity(0), "loss": None, "grad": None, "bad": None})
     def gradient(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
         """(N_i/B) Σ f_g and (N_i/B) Σ ∇f_g over a batch: q_{s,m} of Algorithms 1 and 2, line 4."""
-        at = self.draw(rng, int(arrays["batch"]) if "batch" in arrays else self.batch)
+        n, B = self.rows.n, int(arrays["batch"]) if "batch" in arrays else self.batch
+        whole = B in (0, n)
+        blocks = self.everything() if whole else np.array_split(self.draw(rng, B), -(-B // _BLOCK))
         with np.errstate(over="ignore", invalid="ignore"):
-            pieces = [self.rows.sums(arrays["omega"], at[k : k + _BLOCK]) for k in range(0, len(at), _BLOCK)]
-        loss, grad = (np.sum(part, axis=0) * (self.rows.n / len(at)) for part in zip(*pieces, strict=True))
+            pieces = [self.rows.sums(arrays["omega"], at) for at in blocks]
+        scale = 1.0 if whole else n / B
+        loss, grad = (sum(part[1:], start=part[0]) * scale for part in zip(*pieces, strict=True))
         return state, {"n": self.rows.counts, **finite(loss=loss, grad=grad)}
 
     @task(releases={"n": Sensitivity(0), "loss": None, "bad": None})
     def losses(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
         """Σ f_g over all rows: one number for each part, so that a constraint can be verified."""
-        at = np.arange(self.rows.n)
         with np.errstate(over="ignore", invalid="ignore"):
-            pieces = [self.rows.losses(arrays["omega"], at[k : k + _BLOCK]) for k in range(0, len(at), _BLOCK)]
+            pieces = [self.rows.losses(arrays["omega"], at) for at in self.everything()]
         return state, {"n": self.rows.counts, **finite(loss=np.sum(pieces, axis=0))}
 
     @task(releases={"n": Sensitivity(0), "grad": Sensitivity(1)})

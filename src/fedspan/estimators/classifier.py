@@ -263,25 +263,27 @@ def take(
     model.coef_, model.labels_ = method.estimate(state), labels
     model.n_clients_, model.n_rounds_, model.seed_ = clients, result.rounds, seed
     model.ledger_, model.history_ = result.ledger, result.ledger.history()
-    model.verified_ = {}
+    model.verified_, held = {}, True
     if names and len(state.best):
         bounds = np.array([limit.bound for limit in method.limits])
         model.verified_ = {name: float(v) for name, v in zip(names, state.verified[1:] + bounds, strict=True)}
         broken = [name for name, value in zip(names, state.verified[1:], strict=True) if value > 0]
+        held = not broken
         if broken:
             reached = "; ".join(f"{name}: reached {model.verified_[name]:.4g}" for name in broken)
             _warn(
                 f"need all limits to hold, after {result.rounds} rounds these do not ({reached}); the model of least "
                 "violation is kept; raise the bound, rounds or hidden"
             )
-    else:
-        broken = []
+    elif names and not state.failed:
+        held = False
+        _warn("the limits were not verified: that needs closing rounds; leave paper=False and ask for 2 rounds or more")
     if state.failed:
         _warn(
             f"need finite losses, got NaN or infinity in round {result.rounds}; the run was stopped and the parameters "
             "of the last good round are kept; scale the features, or lower the step sizes"
         )
-    model.converged_ = bool(result.converged and not state.failed and not broken)
+    model.converged_ = bool(result.converged and not state.failed and held)
 
 
 def _warn(text: str) -> None:
