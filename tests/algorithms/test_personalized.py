@@ -356,11 +356,11 @@ def test_a_checkpoint_of_auto_resumes_between_the_exchanges(tmp_path: Path):
 
 
 def test_unique_components_are_the_best_that_are_perpendicular_to_the_shared():
-    for X in (SMALL["00"], TALL["00"], np.zeros((4, 12)), SMALL["00"][:1]):
+    for X in (SMALL["00"], SMALL["00"][:5], TALL["00"], np.zeros((4, 12)), SMALL["00"][:1]):
         U = random_point(np.random.default_rng(1), 12, 2)
         V = unique(part(X), U, 3)
-        np.testing.assert_allclose(V.T @ V, np.eye(3), atol=1e-12)
-        np.testing.assert_allclose(U.T @ V, 0, atol=1e-12)
+        np.testing.assert_allclose(V.T @ V, np.eye(3), atol=1e-10)
+        np.testing.assert_allclose(U.T @ V, 0, atol=1e-10)
         P = np.eye(12) - U @ U.T
         best = np.linalg.eigvalsh(P @ X.T @ X @ P)[::-1][:3].sum()
         np.testing.assert_allclose(((X @ V) ** 2).sum(), best, rtol=1e-9, atol=1e-9)
