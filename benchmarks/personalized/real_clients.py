@@ -52,7 +52,7 @@ def main() -> None:
         "|---|---|--:|--:|--:|--:|--:|--:|---|",
     ]
     print("\n".join(lines), flush=True)
-    for most in (None, 20):
+    for most in (20, None):
         for name in args.sets.split(","):
             if most and name not in ("wisdm_v1_users", "gas_drift_batches"):
                 continue
@@ -66,10 +66,11 @@ def main() -> None:
                     chosen.append(lam)
                 mean, worst = np.mean(ratios, axis=0), np.max(ratios, axis=0)
                 cells = [f"{x:.3f}" for x in (mean[0], worst[0], *mean[1:])]
+                print("   seeds:", [[round(float(x), 4) for x in row] for row in ratios], flush=True)
                 lines.append(f"| {name} | {most or 'half'} | {r} | {' | '.join(cells)} | {', '.join(chosen)} |")
                 print(lines[-1], f"{time.perf_counter() - started:.0f} s", flush=True)
-    if args.write:
-        put(lines, args.write, "real clients")
+                if args.write:
+                    put(lines, args.write, "real clients")
 
 
 if __name__ == "__main__":

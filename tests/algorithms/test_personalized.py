@@ -75,14 +75,14 @@ def test_the_loss_and_its_gradients_agree_with_the_dense_definition(clients):
     M, n, precision = X.T @ X, len(X), 7.0
     rng = np.random.default_rng(0)
     U, V = random_point(rng, 12, 3), random_point(rng, 12, 3)
-    np.testing.assert_allclose(loss(part(X), U, V, NOISE, precision), dense_f(M, n, U, V, precision), rtol=1e-12)
+    np.testing.assert_allclose(loss(part(X), M @ U, U, V, NOISE, precision), dense_f(M, n, U, V, precision), rtol=1e-12)
     by_U = differences(lambda Z: dense_f(M, n, Z, V, precision), U)
-    np.testing.assert_allclose(gradient_U(part(X), U, V, NOISE, precision), by_U, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(gradient_U(part(X), M @ U, U, V, NOISE, precision), by_U, rtol=1e-6, atol=1e-6)
     by_V = differences(lambda Z: dense_f(M, n, U, Z, precision), V)
     got = gradient_V(U, V, precision)  # Fact 1 leaves out what is normal to the manifold: compare the projections
     np.testing.assert_allclose(lift(V, got), lift(V, by_V), rtol=1e-6, atol=1e-6)
     prior = precision * lift(V, U)
-    printed = prior + (gradient_U(part(X), U, V, NOISE, precision) - prior) / 2  # n/2, as the paper has it
+    printed = prior + (gradient_U(part(X), M @ U, U, V, NOISE, precision) - prior) / 2  # n/2, as the paper has it
     assert np.abs(printed - by_U).max() > 0.1
 
 
@@ -356,11 +356,11 @@ def test_a_checkpoint_of_auto_resumes_between_the_exchanges(tmp_path: Path):
 
 
 def test_unique_components_are_the_best_that_are_perpendicular_to_the_shared():
-    for X in (SMALL["00"], TALL["00"], np.zeros((4, 12)), SMALL["00"][:1]):
+    for X in (SMALL["00"], SMALL["00"][:5], TALL["00"], np.zeros((4, 12)), SMALL["00"][:1]):
         U = random_point(np.random.default_rng(1), 12, 2)
         V = unique(part(X), U, 3)
-        np.testing.assert_allclose(V.T @ V, np.eye(3), atol=1e-12)
-        np.testing.assert_allclose(U.T @ V, 0, atol=1e-12)
+        np.testing.assert_allclose(V.T @ V, np.eye(3), atol=1e-10)
+        np.testing.assert_allclose(U.T @ V, 0, atol=1e-10)
         P = np.eye(12) - U @ U.T
         best = np.linalg.eigvalsh(P @ X.T @ X @ P)[::-1][:3].sum()
         np.testing.assert_allclose(((X @ V) ** 2).sum(), best, rtol=1e-9, atol=1e-9)

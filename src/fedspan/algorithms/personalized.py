@@ -199,18 +199,17 @@ class Personalized(Server[PersonalState]):
         }  # fmt: skip
         losses = (yield Ask("validate", ask, Sum("losses"), state.cohort)).total["losses"]
         row, column = np.unravel_index(int(np.argmin(losses)), losses.shape)
-        return replace(state, losses=losses, kind=kinds[row], shrinkage=LAMBDAS[column])
+        kept = replace(s, Q=s.Q[:1], w=s.w[:1], v=s.v[:1], rows=s.rows[:1])  # the folds have done their work
+        return replace(state, shared=kept, losses=losses, kind=kinds[row], shrinkage=LAMBDAS[column])
 
     def begin(self, rng: Streams) -> Round[PersonalState]:
         """The opening of the methods that iterate: scale of the data, λ of kind 2 if it is to be found, V₀."""
         shift = yield from self.measure()
         clients = yield from self.everyone(shift)
         shared, came = yield from self.survey(shift, self.draw(clients, rng))
-        V = (
-            shared.Q[0, :, : self.k]
-            if self.start == "global"
-            else random_point(rng("start"), *shared.Q[0, :, : self.k].shape)
-        )
+        V = shared.Q[0, :, : self.k]
+        if self.start == "random":
+            V = random_point(rng("start"), *V.shape)
         state = replace(blank(shift, clients), shared=shared, cohort=came, V=V, kind=2)
         unit = float(shared.rows[0] * shared.v[0]) / self.k
         if self.shrinkage != "auto":

@@ -16,6 +16,7 @@ from fedspan.numerics.stiefel import align, span_distance
 from fedspan.protocol import Array, Arrays, Client, Sensitivity, task
 from fedspan.rng import Streams
 
+_MOST_FEATURES = 5000  # for which d×d numbers are sent
 LAMBDAS = (0.0, *(10.0**e for e in np.linspace(-3, 2, 12)), math.inf)
 
 
@@ -117,6 +118,11 @@ class PersonalClient(Client[Personal]):
     @task(releases={"G": None, "n": Sensitivity(0), "trace": None, "squares": None})
     def gram(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """The triangles of the second moments (1 + F, d(d+1)/2), to be summed."""
+        if self.rows.d > _MOST_FEATURES:
+            raise InputError(
+                f"need at most {_MOST_FEATURES} features to send sums of second moments, got {self.rows.d}; "
+                "use share='eigenpairs', or choose fewer columns"
+            )
         state, rows, parts = self.parts(arrays, state, rng)
         G = np.stack([pack_triangle(part.within(None)) for part in parts])
         return state, {"G": G, **_sizes(parts), "squares": rows.squares()}
