@@ -15,7 +15,7 @@ import numpy as np
 from fedspan.errors import ClientError, InputError
 from fedspan.numerics.swish import Swish, cross_entropy, floats, gradient, gradient_norms, losses, swish
 from fedspan.protocol import Array, Arrays, Ask, Client, Round, Sensitivity, Sum, complete, task
-from fedspan.rng import Streams
+from fedspan.rng import Streams, secret_uniform
 
 _BLOCK = 2000  # rows of a pass over all of them
 
@@ -73,6 +73,20 @@ class Opening:
     n: Array  # (G,) N_g
     clients: tuple[str, ...]
     features: tuple[int, ...]  # of all clients together, or of each one if they hold different ones
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What is public in a private run: the rows of all clients together, the features, and the rate of sampling.
+
+    Every row is in a batch with probability `rate`, by a draw of its client that nobody else can repeat (unless
+    `simulate`, for runs that repeat): so the privacy of a round is that of a secret sample.
+    """
+
+    rows: int
+    features: int
+    rate: float
+    simulate: bool = False
 
 
 class Sums(NamedTuple):
@@ -143,12 +157,23 @@ class SampleClient(Client[None]):
 
     State = type(None)
 
-    def __init__(self, data: Any, hidden: int = 0, classes: int = 0, batch: int = 0, clip: float = 0.0) -> None:
+    def __init__(
+        self,
+        data: Any,
+        hidden: int = 0,
+        classes: int = 0,
+        batch: int = 0,
+        clip: float = 0.0,
+        rate: float = 0.0,
+        simulate: bool = False,
+        row_norm: float = 0.0,
+    ) -> None:
+        clip = row_norm or clip  # a site that protects its rows bounds what each of them says
         if isinstance(data, tuple):
             X, y, weight, part, parts = (*data, *(None, None, 1)[len(data) - 2 :]) if len(data) < 5 else data
             data = LabelledRows(X, y, weight, part, parts, hidden, classes)
-        self.rows, self.batch, self.clip = data, batch, clip
-        if batch > data.n:
+        self.rows, self.batch, self.clip, self.rate, self.simulate = data, batch, clip, rate, simulate
+        if batch > data.n and not rate:
             raise InputError(
                 f"need a batch of at most this client's {data.n} rows, got {batch}; lower batch_size to {data.n}, "
                 "or leave this client out"
@@ -200,6 +225,13 @@ class SampleClient(Client[None]):
         at = self.draw(rng, size)
         return state, {"n": np.array(size), "grad": self.rows.clipped(arrays["omega"], at, self.clip)[None]}
 
+    @task(releases={"grad": Sensitivity(1)})
+    def sampled(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+        """Σ ∇f over rows that are each in it with probability `rate`, each of norm at most `clip`."""
+        uniform = rng("sample").random(self.rows.n) if self.simulate else secret_uniform(self.rows.n)
+        at = np.flatnonzero(uniform < self.rate)
+        return state, {"grad": self.rows.clipped(arrays["omega"], at, self.clip)[None].astype(np.float64)}
+
 
 def finite(**arrays: Array) -> dict[str, Array]:
     """The arrays, with the mark that they are finite; else zeros in their place: what is not finite does not leave."""
@@ -220,13 +252,23 @@ class SampleBased:
     model: Any
     batch: int
     clip: float
+    rounds: int
+    private: Sampling | None
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         sizes = {"hidden": self.model.hidden, "classes": self.model.classes} if isinstance(self.model, Swish) else {}
-        return {**sizes, "batch": self.batch, "clip": self.clip}
+        draw = {"rate": self.private.rate, "simulate": self.private.simulate} if self.private else {}
+        return {**sizes, "batch": self.batch, "clip": self.clip, **draw}
+
+    def planned(self) -> list[tuple[str, str, int, float, float]]:
+        """What a private run will release: (task, array, how often, share of the budget, rate of sampling)."""
+        return [("sampled", "grad", self.rounds, 1.0, self.private.rate)] if self.private else []
 
     def opening(self, rng: Streams) -> Round[tuple[Opening, Array]]:
         """N_g, and ω¹."""
+        if self.private:
+            p = self.private
+            return Opening(np.array([p.rows]), (), (p.features,)), self.model.start(p.features, rng("start"))
         replies = yield from complete(Ask("open", want=Sum("n", "features")))
         clients, features = len(replies.asked), int(replies.total["features"])
         if features % clients:
@@ -239,6 +281,10 @@ class SampleBased:
 
     def gather(self, omega: Array, opening: Opening, rng: Streams) -> Round[Sums]:
         """Mean losses and gradients of a batch: lines 3 and 4 of Algorithms 1 and 2. Clients that fail are left out."""
+        if self.private:
+            total = _some((yield Ask("sampled", {"omega": omega}, Sum("grad"))).total)
+            expected = self.private.rate * self.private.rows
+            return Sums(opening.n, np.full(1, np.nan), total["grad"] / expected, True)
         if self.clip:
             share = min(1.0, self.batch * len(opening.clients) / float(opening.n.sum()))
             ask = Ask("clipped", {"omega": omega, "share": np.array(share)}, Sum("n", "grad"))

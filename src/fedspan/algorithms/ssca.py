@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedspan.algorithms.learning import Limit, Opening, SampleBased, Steps, Sums, check_steps, mean, usable
+from fedspan.algorithms.learning import Limit, Opening, SampleBased, Sampling, Steps, Sums, check_steps, mean, usable
 from fedspan.errors import InputError
 from fedspan.numerics.surrogate import Surrogate, blend, minimise, nothing
 from fedspan.numerics.swish import Swish
@@ -90,6 +90,7 @@ class Ssca(SampleBased, Server[SscaState]):
     closing: int = 30
     paper: bool = False
     clip: float = 0.0
+    private: Sampling | None = None
 
     State = SscaState
 
@@ -101,7 +102,7 @@ class Ssca(SampleBased, Server[SscaState]):
             raise InputError(f"need objective 'loss', or 'norm' with a limit, got {self.objective!r}")
         if self.rounds < 1 or self.batch < 0 or self.closing < 0 or self.clip < 0:
             raise InputError("need at least one round, and batch, closing and clip of at least 0")
-        if self.clip and (self.limits or self.objective == "norm"):
+        if (self.clip or self.private) and (self.limits or self.objective == "norm"):
             raise InputError("clip is for learning without limits: the losses that limits need have no bound")
 
     @property

@@ -29,7 +29,7 @@ from fedspan.federation.schema import Schema
 from fedspan.files import write_whole
 from fedspan.ledger import Exchange, Ledger
 from fedspan.privacy.attacks import error
-from fedspan.protocol import Array, Server, tasks_of
+from fedspan.protocol import Array, Declared, Sensitivity, Server, tasks_of
 
 
 @dataclass
@@ -139,15 +139,15 @@ def _from_ledger(ledger: Ledger, server: Server[Any] | None, job: Job) -> Audit:
     for name, task in (tasks_of(server.client) if server else {}).items():
         if name in released:
             released[name].arrays = {array: set() for array in task.releases}
-            released[name].bounds = {
-                a: "none known" if s is None else _power(s.power) for a, s in task.releases.items()
-            }
+            released[name].bounds = {array: _bound(declared) for array, declared in task.releases.items()}
     solver = type(server).__name__.lower() if server else "unknown"
     return Audit(solver, privacy(ledger, job.to_toml()), len(clients), ledger.rounds, ledger.bytes_up, released)
 
 
-def _power(power: int) -> str:
-    return {0: "1", 1: "C"}.get(power, f"C^{power}")
+def _bound(declared: Declared) -> str:
+    if not isinstance(declared, Sensitivity):
+        return "none known" if declared is None else "public"
+    return {0: "1", 1: "C"}.get(declared.power, f"C^{declared.power}")
 
 
 def _open(name: str, job: Job, audit: Audit) -> Evidence:

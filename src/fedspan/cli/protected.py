@@ -19,7 +19,7 @@ from fedspan.ledger import Ledger
 from fedspan.numerics.operators import Rows
 from fedspan.privacy import noise
 from fedspan.privacy.accountant import gaussian_mu
-from fedspan.protocol import Array, tasks_of
+from fedspan.protocol import Array, Sensitivity, tasks_of
 
 
 def protected(job: Job, ledger: Ledger, talks: Sequence[Talk]) -> list[str]:
@@ -73,7 +73,7 @@ def _noised(job: Job, talks: Sequence[Talk]) -> list[str]:
             continue
         bound = tasks_of(PrivateClient)["triangle"].releases["G"]
         G = talk.answer["G"]
-        assert bound is not None  # noqa: S101 - declared in private.py
+        assert isinstance(bound, Sensitivity)  # noqa: S101 - declared in private.py
         C, replaced = job.privacy["row_norm"], job.privacy.get("neighbours") == "replace-one"
         M = _matrix(G * noise.step(bound.bound(C, replaced), G.size))
         truth = Rows(X, C).gram(talk.question.get("mean"), None)
