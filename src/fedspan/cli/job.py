@@ -70,7 +70,14 @@ def schema(task: str) -> dict[str, dict[str, tuple[type, ...]]]:
     """Every table, every key, and the types of its values."""
     return {
         "job": {"task": (str,), **parameters(task)},
-        "data": {"clients": (list, dict), "views": (list, dict), "columns": (list,), "id": (str,), "label": (str,)},
+        "data": {
+            "clients": (list, dict),
+            "views": (list, dict),
+            "columns": (list,),
+            "id": (str,),
+            "label": (str,),
+            "held_out": (list, dict),
+        },
         "privacy": {
             "epsilon": (float,),
             "delta": (float,),
@@ -100,6 +107,7 @@ class Job:
     transcript: bool = False  # keep every message, for an audit
     privacy: Mapping[str, Any] = field(default_factory=dict)
     secure: Mapping[str, Any] = field(default_factory=dict)
+    held_out: Mapping[str, str] = field(default_factory=dict)  # further rows of each view
 
     def options(self) -> dict[str, Any]:
         """The parameters as the estimator's constructor takes them."""
@@ -114,9 +122,12 @@ class Job:
             options["secure"] = Secure(self.secure.get("threshold"))
         return options
 
-    def open(self, name: str) -> tuple[Table, dict[str, Array]]:
+    def open(self, name: str, held_out: bool = False) -> tuple[Table, dict[str, Array]]:
         """The features of a client, and its columns of ids and labels (which not every view has)."""
         from fedspan.federation.columns import open_apart
+
+        if held_out:
+            return open_apart(self.held_out[name], maybe=[c for c in (self.id, self.label) if c is not None])
 
         named = [column for column in (self.id, self.label) if column is not None]
         needed = [c for c in named if c == self.id or TASKS[self.task].over == "clients"]
@@ -152,6 +163,7 @@ class Job:
             "secure": self.secure,
             "data": data,
             f"data.{TASKS[self.task].over}": self.clients,
+            "data.held_out": self.held_out,
         }
         lines = []
         for name, table in tables.items():
@@ -207,6 +219,7 @@ def parse(tree: dict[str, Any], beside: Path) -> Job:
         run.get("transcript", False),
         privacy,
         secure,
+        _held_out(task, job, data, beside),
     )
 
 
@@ -296,6 +309,21 @@ def _privacy(table: Mapping[str, Any]) -> RowDP:
         return RowDP(**table)
     except InputError as error:
         raise InputError(f"[privacy]: {error}") from None
+
+
+def _held_out(task: str, job: Mapping[str, Any], data: Mapping[str, Any], beside: Path) -> dict[str, str]:
+    """Rows that are looked at while GCCA learns, one file per view: in the order of the views, or by their names."""
+    if "held_out" in data and task != "gcca":
+        raise InputError(f"data.held_out is for gcca, not for task {task!r}; leave it out")
+    if ("held_out" in data) != ("patience" in job):
+        need, got = ("job.patience", "data.held_out") if "held_out" in data else ("data.held_out", "job.patience")
+        raise InputError(f"need {need} beside {got}: rounds without a better alignment of the rows held out")
+    if "held_out" not in data:
+        return {}
+    views, given = _clients(data["views"], beside), data["held_out"]
+    if len(given) != len(views) or (isinstance(given, dict) and set(given) != set(views)):
+        raise InputError(f"need data.held_out for each of the {len(views)} views, got {len(given)}")
+    return _clients(given if isinstance(given, dict) else dict(zip(views, given, strict=True)), beside)
 
 
 def _clients(given: list[str] | dict[str, str], beside: Path) -> dict[str, str]:

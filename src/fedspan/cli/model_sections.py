@@ -18,7 +18,7 @@ from fedspan.estimators.distances import distances_svg
 from fedspan.ledger import Exchange, Ledger
 
 _MOST = 50  # rows of a table of clients or components
-_KINDS = ("the same weight at every client", "less weight where there are more rows")
+_KINDS = ("equal weight", "by number of rows")
 _SLACK = 1e-9  # below this a slack is rounding error
 
 
@@ -30,20 +30,20 @@ def course(ledger: Ledger, *metrics: str) -> tuple[list[int], dict[str, list[flo
     return list(known), values, [row["bytes_up"] + row["bytes_down"] for row in known.values()]
 
 
-def by_round(
-    ledger: Ledger, curves: Mapping[str, str], caption: str, level: float | None = None, level_name: str = ""
-) -> str:
+def by_round(ledger: Ledger, curves: Mapping[str, str], caption: str, level: float | None = None) -> str:
     """A figure of one or more metrics (name → metric) by round; nothing if there is no course."""
     rounds, values, _ = course(ledger, *curves.values())
     if len(rounds) < 2:
         return ""
     named = {name: values[metric] for name, metric in curves.items()}
-    return figure(caption, curve_chart(rounds, named, caption, "round", level=level, level_name=level_name))
+    return figure(caption, curve_chart(rounds, named, caption, "round", level=level))
 
 
 def number(value: float) -> str:
     """λ for people."""
-    return "∞" if math.isinf(value) else f"{value:.3g}"
+    if math.isinf(value):
+        return "∞"
+    return f"{float(f'{value:.3g}'):,g}" if value == 0 or 1e-3 <= value < 1e6 else f"{value:.3g}".replace("e+0", "e")
 
 
 # --- personalized PCA -------------------------------------------------------------------------------------------------
@@ -87,13 +87,15 @@ def _personal(model: Any, ledger: Ledger) -> str:
 
 def _in_words(model: Any) -> str:
     share = model.shrinkage_share_
-    how = "It was found by cross-validation on the clients' own rows" if model.cv_losses_.size else "It was given"
+    how = "It was given"
+    if model.cv_losses_.size:
+        how = "It was found by cross-validation on the clients' own rows"
+    if len(np.atleast_2d(model.cv_losses_)) == len(_KINDS):
+        how += ", where the shared part had equal weight at every client, or less weight at clients with more rows"
     meaning = {
-        "local": "every client keeps to its own rows: the others told it nothing that held on rows it had not seen",
-        "shared": "all clients get the shared components: none has directions of its own that held on unseen rows",
+        "local": "each client's components are nearly those of its own rows alone",
+        "shared": "each client's components are nearly the shared ones",
     }.get(model.shrinkage_in_words_, f"the shared part has {share:.0%} of the say in each client's components")
-    if not model.cv_losses_.size:
-        meaning = meaning.split(":")[0]
     return (
         f"λ = {number(model.shrinkage_)} says how strongly the clients are drawn together (0: each alone, ∞: one set "
         f"for all). {how}. Here that is “{model.shrinkage_in_words_}”: {meaning}. A distance of 0 means that a "
@@ -106,7 +108,8 @@ def _distances(model: Any) -> str:
     if model.distances_ is None:
         return ""
     return figure(
-        "Distance of each client from the shared components", distances_svg(model.client_names_, model.distances_)
+        "How far each client is from what all share (0: the same span, 1: nothing in common)",
+        distances_svg(model.client_names_, model.distances_),
     )
 
 
@@ -117,7 +120,7 @@ def _held_out(model: Any) -> str:
     lambdas = model.cv_shrinkages_
     names = [number(lam) if i % 3 == 0 or i == len(lambdas) - 1 else "" for i, lam in enumerate(lambdas)]
     names[-2:-1] = [""]
-    kinds = _KINDS if len(losses) > 1 else ("held-out error",)
+    kinds = _KINDS if len(losses) == len(_KINDS) else ("held-out error",)
     curves = dict(zip(kinds, losses.tolist(), strict=True))
     best = int(np.argmin(losses.min(axis=0)))
     caption = "Reconstruction error of held-out rows, by λ; the dashed line is the λ that was taken"
@@ -149,12 +152,13 @@ def _exchanges(ledger: Ledger) -> str:
         rounds = sorted({e.round for e in events})
         when = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
         sent = sum(sum(e.bytes_up) for e in events)
-        clients = max(len(e.clients) for e in events)
-        rows.append([when, task, f"{clients:,}", size(sent), f"of each client: {shown(ledger, task)}"])
-    return table(["round", "exchange", "clients", "up", "what the server saw"], rows, numbers={2, 3})
+        rows.append([when, task, size(sent), shown(ledger, task)])
+    return table(["round", "exchange", "up", "what the server saw of each client"], rows, numbers={2})
 
 
-PERSONALIZED = Section("Personalized PCA", _personal_summary, sizes, _personal, figures=_personal_figures)
+PERSONALIZED = Section(
+    "Personalized PCA", _personal_summary, sizes, _personal, figures=_personal_figures, change="change of the objective"
+)
 
 
 # --- GCCA -------------------------------------------------------------------------------------------------------------
@@ -236,7 +240,7 @@ def _classifier_summary(model: Any, found: str) -> str:
 
 
 def _classifier_figures(model: Any, last: dict[str, float]) -> dict[str, str]:
-    out = {"cost": "cost", "norm2": "‖ω‖²", "constraint_1": "constraint", "slack_1": "slack"}
+    out = {"cost": "cost", "norm2": "‖ω‖²", "constraint_1": "constraint (≤ 0)", "slack_1": "slack"}
     out = {words: f"{last[key]:.4g}" for key, words in out.items() if math.isfinite(last.get(key, math.nan))}
     if last.get("slack_1", 1.0) < _SLACK:
         out["slack"] = "0"
@@ -250,7 +254,7 @@ def _classifier(model: Any, ledger: Ledger) -> str:
     charts = [by_round(ledger, {"‖ω‖²": "norm2"}, "‖ω‖², the squared size of the parameters, by round")]
     for m, name in enumerate(limits, 1):
         value = {"constraint": f"constraint_{m}", "slack": f"slack_{m}"}
-        charts.append(by_round(ledger, value, f"{name}: how far it is broken (above 0) and its slack", 0.0, "limit"))
+        charts.append(by_round(ledger, value, f"{name}: value less bound (0: just met, above: broken), and slack", 0.0))
         charts.append(by_round(ledger, {"multiplier": f"multiplier_{m}"}, f"{name}: its multiplier, by round"))
     parts = [f'<h2>The model</h2><div class="charts">{"".join(charts)}</div>']
     last = (ledger.history() or [{}])[-1]
@@ -262,8 +266,7 @@ def _classifier(model: Any, ledger: Ledger) -> str:
             rows.append([name, f"{value:.6g}", verdict, f"{last.get(f'multiplier_{m}', math.nan):.4g}"])
         parts.append(
             "<h2>Limits</h2><p>Each was verified over all training rows of all clients, in exact rounds at the end. "
-            "The multiplier is the price of the limit: how much the objective would fall if the bound were one unit "
-            "looser.</p>"
+            "The multiplier is the price of the limit: how fast the objective would fall if the bound were raised.</p>"
         )
         parts.append(table(["limit", "value over all rows", "verdict", "multiplier"], rows, numbers={1, 3}))
     if hasattr(model, "views_"):
@@ -272,7 +275,7 @@ def _classifier(model: Any, ledger: Ledger) -> str:
     return "".join(parts)
 
 
-_COST = (("cost", "cost (mean loss of the round's batches)"),)
+_COST = (("cost", "Cost (mean loss of the round's batches)"),)
 CLASSIFIER = Section("Federated classifier", _classifier_summary, sizes, _classifier, _COST, _classifier_figures)
 VERTICAL = Section(
     "Federated classifier of spread features", _classifier_summary, sizes, _classifier, _COST, _classifier_figures

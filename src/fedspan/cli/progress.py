@@ -15,6 +15,7 @@ from rich.table import Table
 from fedspan.ledger import Exchange, Ledger, RoundEnd
 from fedspan.run import Info
 
+_TINY = 1e-12  # a slack below this is rounding error
 _WATCH = {"objective": "objective"}
 _WINDOW = 10  # rounds that the estimate of the time left looks back on
 
@@ -120,7 +121,11 @@ class Progress:
         known = {name: self.metrics.get(metric, math.nan) for name, metric in self.watch.items()}
         return {
             "round": f"{self.round}/{self.max_rounds}",
-            **{name: f"{value:.6g}" for name, value in known.items() if not math.isnan(value)},
+            **{
+                name: f"{value if abs(value) > _TINY else 0.0:.6g}"
+                for name, value in known.items()
+                if not math.isnan(value)
+            },
             **({label: f"{error:.2e}"} if not math.isnan(error) else {}),
             "up": size(self._up),
             "down": size(self._down),

@@ -91,6 +91,19 @@ _FAMILY = {
 }
 
 
+# Algorithms that users know by another name.
+_CALLED = {
+    "personalauto": "method auto", "personaleigen": "method eigen", "personalpaper": "method paper",
+    "maxvarkrylov": "krylov", "verticalssca": "ssca", "verticalsgd": "sgd",
+}  # fmt: skip
+
+
+def called(ledger: Ledger, otherwise: str) -> str:
+    """The solver that ran, as users know it."""
+    name = solver_name(ledger, otherwise)
+    return _CALLED.get(name, name)
+
+
 def solver_name(ledger: Ledger, otherwise: str = "") -> str:
     """The solver that ran: "auto" is resolved by the note that the estimator left."""
     chosen = [found[1] for note in ledger.notes if (found := re.match(r"solver (\w+)\b", note))]

@@ -11,22 +11,22 @@ from fedspan import __version__
 from fedspan.cli.model_sections import course
 from fedspan.cli.page import figure, figures, notes, page, table
 from fedspan.cli.progress import accuracy, count, duration, size
+from fedspan.cli.releases import called
 from fedspan.cli.releases import privacy as privacy
-from fedspan.cli.releases import solver_name
 from fedspan.cli.sections import Section, section_of
 from fedspan.cli.svg import curve_chart, line_chart
 from fedspan.cli.tasks import task_of
 from fedspan.ledger import Exchange, Ledger
 
 _CLIENTS = 500  # how many are shown
-_ACCURACY = {"KKT": "KKT violation", "change": "change of the estimate"}
+_DECADES = 50.0  # a cost that falls by more than this factor is drawn on a log scale
 _ROUNDING = 1e-16  # an error below this is rounding error, and is drawn here
 
 
 def render(job: str, ledger: Ledger, model: Any) -> str:
     """The whole page. `job` is the text of job.toml."""
     section = section_of(task_of(model))
-    solver = solver_name(ledger, str(getattr(model, "solver", "")))
+    solver = called(ledger, str(getattr(model, "solver", "")))
     summary = section.summary(model, f"{solver} in {count(model.n_rounds_, 'round')}")
     parts = [
         f"<h1>{escape(section.title)}</h1><p>{escape(summary)}</p>",
@@ -44,12 +44,15 @@ def render(job: str, ledger: Ledger, model: Any) -> str:
     return page("fedspan report", parts)
 
 
-def outcome(model: Any) -> str:
+def outcome(model: Any, ledger: Ledger) -> str:
     """How the run ended, in words."""
+    last = (ledger.history() or [{}])[-1]
     if hasattr(model, "verified_"):  # a classifier has limits, and no tol
         if model.converged_:
             return "all limits hold" if model.verified_ else "all rounds run"
         return "a limit does not hold" if model.verified_ else "stopped: a loss was not finite"
+    if model.converged_ and "best_accuracy" in last and not last["kkt"] <= model.tol:
+        return "stopped: the rows held out were aligned no better"
     if model.converged_:
         return "converged"
     return "stopped before tol was met" if model.tol > 0 else "all rounds run (tol = 0)"
@@ -64,11 +67,13 @@ def _key_figures(section: Section, ledger: Ledger, model: Any) -> dict[str, str]
         "bytes down": size(ledger.bytes_down),
         "time": duration(ledger.seconds),
         **section.sizes(model),
-        "outcome": outcome(model),
+        "outcome": outcome(model, ledger),
     }
     label, error = accuracy(last)
     if not math.isnan(error):
-        figures[_ACCURACY[label]] = f"{error:.2e}" if error >= _ROUNDING else f"below {_ROUNDING:g}"
+        figures["KKT violation" if label == "KKT" else section.change] = (
+            f"{error:.2e}" if error >= _ROUNDING else f"below {_ROUNDING:g}"
+        )
     if "floor" in last:
         figures["floor of the change"] = f"{last['floor']:.2g}"
     return figures | section.figures(model, last)
@@ -78,15 +83,23 @@ def _convergence(section: Section, ledger: Ledger, model: Any) -> str:
     charts = []
     for metric, words in section.course:
         rounds, values, sent = course(ledger, metric)
+        ys = values[metric]
         if len(rounds) > 1:
-            by_round = curve_chart(rounds, {words: values[metric]}, words, "round")
-            by_bytes = curve_chart(sent, {words: values[metric]}, words, "bytes sent, up and down", bytes_=True)
+            if min(ys) > 0 and max(ys) > _DECADES * min(ys):
+                by_round = line_chart(rounds, ys, words, "round", 0.0, bytes_=False)
+                by_bytes = line_chart(sent, ys, words, "bytes sent, up and down", 0.0, bytes_=True)
+            else:
+                by_round = curve_chart(rounds, {words: ys}, words, "round")
+                by_bytes = curve_chart(sent, {words: ys}, words, "bytes sent, up and down", bytes_=True)
             charts += [figure(f"{words}, by round", by_round), figure(f"{words}, by bytes on the wire", by_bytes)]
     # Some solvers see the violation in few rounds only.
     label = "KKT" if 2 * len(course(ledger, "kkt")[0]) >= len(course(ledger)[0]) else "change"
     rounds, values, sent = course(ledger, label.lower())
     if len(rounds) > 1:
-        errors, what = [max(error, _ROUNDING) for error in values[label.lower()]], _ACCURACY[label]
+        errors, what = (
+            [max(error, _ROUNDING) for error in values[label.lower()]],
+            "KKT violation" if label == "KKT" else section.change,
+        )
         by_round = line_chart(rounds, errors, f"{what} by round", "round", model.tol, bytes_=False)
         by_bytes = line_chart(sent, errors, f"{what} by bytes", "bytes sent, up and down", model.tol, bytes_=True)
         charts += [figure(f"{what}, by round", by_round), figure(f"{what}, by bytes on the wire", by_bytes)]

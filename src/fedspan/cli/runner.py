@@ -55,7 +55,7 @@ def announce(folder: RunFolder, console: Console, model: Any) -> None:
     ledger = model.ledger_
     say(
         console,
-        f"done: {count(model.n_rounds_, 'round')}, {outcome(model)}, {size(ledger.bytes_up)} up, "
+        f"done: {count(model.n_rounds_, 'round')}, {outcome(model, ledger)}, {size(ledger.bytes_up)} up, "
         f"{size(ledger.bytes_down)} down, {duration(ledger.seconds)}",
     )
     say(console, f"model:  {folder.model}")

@@ -32,6 +32,7 @@ class Section:
     own: Callable[[Any, Ledger], str]
     course: tuple[tuple[str, str], ...] = ()
     figures: Callable[[Any, dict[str, float]], dict[str, str]] = lambda model, last: {}
+    change: str = "change of the estimate"  # what the metric of that name is here
 
 
 def sizes(model: Any) -> dict[str, str]:

@@ -40,8 +40,7 @@ def line_chart(
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(_text(_LEFT - 8, y + 4, f"1e{power}" if power else "1", "end"))
     parts += [
-        _text(at(x, 10.0**low)[0], _H - _BOTTOM + 18, size(x) if bytes_ else f"{x:g}", "middle")
-        for x in _ticks(x_low, x_high, whole=not bytes_)
+        _below(at(x, 10.0**low)[0], size(x) if bytes_ else f"{x:g}") for x in _ticks(x_low, x_high, whole=not bytes_)
     ]
     parts.append(_text((_LEFT + _W - _RIGHT) / 2, _H - 4, x_label, "middle"))
     if level > 0:
@@ -65,7 +64,6 @@ def curve_chart(
     *,
     bytes_: bool = False,
     level: float | None = None,
-    level_name: str = "",
     names: Sequence[str] = (),
     mark: int | None = None,
 ) -> str:
@@ -88,17 +86,15 @@ def curve_chart(
     for tick in _ticks(low, high, whole=False):
         y = at(x_low, tick)[1]
         parts.append(f'<line class="grid" x1="{_WIDE}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(_WIDE - 8, y + 4, f"{0.0 if abs(tick) < 1e-9 * (high - low) else tick:.4g}", "end"))
+        text = f"{0.0 if abs(tick) < 1e-9 * (high - low) else tick:.4g}"
+        parts.append(_text(_WIDE - 8, y + 4, text.replace("e+0", "e").replace("e-0", "e-"), "end"))
     where = xs if names else _ticks(x_low, x_high, whole=not bytes_)
     texts = list(names) or [size(x) if bytes_ else f"{x:g}" for x in where]
-    parts += [
-        _text(at(x, low)[0], _H - _BOTTOM + 18, text, "middle") for x, text in zip(where, texts, strict=True) if text
-    ]
+    parts += [_below(at(x, low)[0], text) for x, text in zip(where, texts, strict=True) if text]
     parts.append(_text((_WIDE + _W - _RIGHT) / 2, _H - 4, x_label, "middle"))
     if level is not None:
         y = at(x_low, level)[1]
         parts.append(f'<line class="level" x1="{_WIDE}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(_W - _RIGHT - 4, y - 6, level_name, "end"))
     if mark is not None:
         x = at(xs[mark], low)[0]
         parts.append(f'<line class="level" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{_H - _BOTTOM}"/>')
@@ -166,6 +162,12 @@ def _ticks(low: float, high: float, *, whole: bool) -> list[float]:
         step = max(1.0, step)
     first = math.ceil(low / step) * step
     return [first + i * step for i in range(int((high - first) / step + 1e-9) + 1)]
+
+
+def _below(x: float, text: str) -> str:
+    """A text at a place of the x axis; one at the right edge ends there."""
+    edge = x + 4 * len(text) > _W
+    return _text(_W - 2 if edge else x, _H - _BOTTOM + 18, text, "end" if edge else "middle")
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

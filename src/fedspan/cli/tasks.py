@@ -22,11 +22,16 @@ def _clients(job: Job) -> Arguments:
 
 def _views(job: Job) -> Arguments:
     """The ids, if a column holds them, go to the estimator, which compares the clients' digests of them."""
-    return (job.sources(),), {"ids": {name: _column(job, name, job.id) for name in job.clients}} if job.id else {}
+    more: dict[str, Any] = {}
+    if job.id:
+        more["ids"] = {name: _column(job, name, job.id) for name in job.clients}
+    if job.held_out:
+        more["held_out"] = {name: _opened(job, name, held_out=True)[0] for name in job.held_out}
+    return (job.sources(),), more
 
 
 def _labelled(job: Job) -> Arguments:
-    return (job.sources(), {name: as_labels(_column(job, name, job.label)) for name in job.clients}), {}
+    return (job.sources(), {name: _labels(name, _column(job, name, job.label)) for name in job.clients}), {}
 
 
 def _views_labelled(job: Job) -> Arguments:
@@ -39,14 +44,21 @@ def _views_labelled(job: Job) -> Arguments:
         raise InputError(f"need the column {job.label!r} (data.label) in one of the views, none has it")
     if where := first_difference(labels):
         raise InputError(f"need one label for each row, the views disagree: {where} (column {job.label!r})")
-    return ({name: table for name, (table, _) in opened.items()}, as_labels(next(iter(labels.values())))), {}
+    return ({name: table for name, (table, _) in opened.items()}, _labels(*next(iter(labels.items())))), {}
 
 
-def _opened(job: Job, name: str) -> Any:
+def _opened(job: Job, name: str, held_out: bool = False) -> Any:
     try:
-        return job.open(name)
+        return job.open(name, held_out)
     except InputError as error:
         raise type(error)(f"client {name!r}: {error}") from error
+
+
+def _labels(name: str, column: Any) -> Any:
+    try:
+        return as_labels(column)
+    except InputError as error:
+        raise InputError(f"client {name!r}: {error}") from None
 
 
 def _column(job: Job, name: str, column: str | None) -> Any:
@@ -96,17 +108,22 @@ def task_of(model: Any) -> str:
     return next(name for name, task in TASKS.items() if task.estimator == type(model).__name__)
 
 
+def choices(task: str) -> list[str]:
+    """The names of the task's solvers or methods, the default first."""
+    name, module, table = TASKS[task].choice
+    known = list(getattr(import_module(f"fedspan.estimators.{module}"), table))
+    return ["auto", *known] if name == "solver" else known
+
+
 def check_choice(task: str, job: Mapping[str, Any]) -> None:
     """A mistyped solver or method is told before gigabytes are read."""
-    name, module, table = TASKS[task].choice
-    known = ["auto"] if name == "solver" else []
-    known += getattr(import_module(f"fedspan.estimators.{module}"), table)
+    name, known = TASKS[task].choice[0], choices(task)
     if job.get(name, known[0]) not in known:
         raise InputError(f"need a known job.{name}, got {job[name]!r}; {nearest(job[name], known)}")
 
 
 def rounds_of(model: Any) -> int:
     """How many rounds a run can take at most."""
-    if task_of(model) == "personalized" and model.method == "auto":
-        return 3 if model.shrinkage == "auto" else 2
+    if task_of(model) == "personalized":  # whose last round is the one in which components are made
+        return model.max_rounds + 1 if model.method != "auto" else 3 if model.shrinkage == "auto" else 2
     return int(model.rounds if hasattr(model, "rounds") else model.max_rounds)
