@@ -39,11 +39,12 @@ def by_round(ledger: Ledger, curves: Mapping[str, str], caption: str, level: flo
     return figure(caption, curve_chart(rounds, named, caption, "round", level=level))
 
 
-def number(value: float) -> str:
-    """λ for people."""
+def number(value: float, digits: int = 3) -> str:
+    """A number for people."""
     if math.isinf(value):
         return "∞"
-    return f"{float(f'{value:.3g}'):,g}" if value == 0 or 1e-3 <= value < 1e6 else f"{value:.3g}".replace("e+0", "e")
+    text = f"{value:.{digits}g}"
+    return f"{float(text):,.{digits + 3}g}" if value == 0 or 1e-3 <= abs(value) < 1e6 else text.replace("e+0", "e")
 
 
 # --- personalized PCA -------------------------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ def _classifier_summary(model: Any, found: str) -> str:
 
 def _classifier_figures(model: Any, last: dict[str, float]) -> dict[str, str]:
     out = {"cost": "cost", "norm2": "‖ω‖²", "constraint_1": "constraint (≤ 0)", "slack_1": "slack"}
-    out = {words: f"{last[key]:.4g}" for key, words in out.items() if math.isfinite(last.get(key, math.nan))}
+    out = {words: number(last[key], 4) for key, words in out.items() if math.isfinite(last.get(key, math.nan))}
     if last.get("slack_1", 1.0) < _SLACK:
         out["slack"] = "0"
     return out | {"parameters": f"{len(model.coef_):,}"}
@@ -263,7 +264,7 @@ def _classifier(model: Any, ledger: Ledger) -> str:
         for m, (name, value) in enumerate(model.verified_.items(), 1):
             over = last.get(f"verified_{m}", math.nan)
             verdict = "not verified" if math.isnan(over) else "holds" if over <= 0 else f"broken by {over:.3g}"
-            rows.append([name, f"{value:.6g}", verdict, f"{last.get(f'multiplier_{m}', math.nan):.4g}"])
+            rows.append([name, f"{value:.6g}", verdict, number(last.get(f"multiplier_{m}", math.nan), 4)])
         parts.append(
             "<h2>Limits</h2><p>Each was verified over all training rows of all clients, in exact rounds at the end. "
             "The multiplier is the price of the limit: how fast the objective would fall if the bound were raised.</p>"
@@ -277,6 +278,4 @@ def _classifier(model: Any, ledger: Ledger) -> str:
 
 _COST = (("cost", "Cost (mean loss of the round's batches)"),)
 CLASSIFIER = Section("Federated classifier", _classifier_summary, sizes, _classifier, _COST, _classifier_figures)
-VERTICAL = Section(
-    "Federated classifier of spread features", _classifier_summary, sizes, _classifier, _COST, _classifier_figures
-)
+VERTICAL = Section("Vertical federated classifier", _classifier_summary, sizes, _classifier, _COST, _classifier_figures)

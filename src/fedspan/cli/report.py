@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from html import escape
+from statistics import median
 from typing import Any
 
 from fedspan import __version__
@@ -19,7 +20,7 @@ from fedspan.cli.tasks import task_of
 from fedspan.ledger import Exchange, Ledger
 
 _CLIENTS = 500  # how many are shown
-_DECADES = 50.0  # a cost that falls by more than this factor is drawn on a log scale
+_DECADES = 20.0  # a cost whose largest is more than so many times its median is drawn on a log scale
 _ROUNDING = 1e-16  # an error below this is rounding error, and is drawn here
 
 
@@ -52,7 +53,7 @@ def outcome(model: Any, ledger: Ledger) -> str:
             return "all limits hold" if model.verified_ else "all rounds run"
         return "a limit does not hold" if model.verified_ else "stopped: a loss was not finite"
     if model.converged_ and "best_accuracy" in last and not last["kkt"] <= model.tol:
-        return "stopped: the rows held out were aligned no better"
+        return "stopped by patience"
     if model.converged_:
         return "converged"
     return "stopped before tol was met" if model.tol > 0 else "all rounds run (tol = 0)"
@@ -85,7 +86,8 @@ def _convergence(section: Section, ledger: Ledger, model: Any) -> str:
         rounds, values, sent = course(ledger, metric)
         ys = values[metric]
         if len(rounds) > 1:
-            if min(ys) > 0 and max(ys) > _DECADES * min(ys):
+            if min(ys) >= 0 and max(ys) > _DECADES * median(ys) > 0:
+                ys = [max(y, max(ys) / 1e6) for y in ys]  # a batch may be learned to a loss of nearly 0
                 by_round = line_chart(rounds, ys, words, "round", 0.0, bytes_=False)
                 by_bytes = line_chart(sent, ys, words, "bytes sent, up and down", 0.0, bytes_=True)
             else:
