@@ -53,7 +53,7 @@ def test_an_integer_will_do_for_a_number() -> None:
         ({"run": {"checkpoint_evry": 2}}, r"did you mean 'checkpoint_every'\?"),
         ({"job": {"engine": "flare"}}, "need a known key in"),
         ({"job": {"task": "pac"}}, r"need a task in job.task, got 'pac'; did you mean 'pca'\?"),
-        ({"job": {"task": "gcca"}}, "job.task = 'gcca' is not in this version yet"),
+        ({"job": {"task": "gcca"}}, "data.clients are for pca and svd"),
         ({"job": {"n_components": "ten"}}, "need job.n_components to be an integer, got 'ten'"),
         ({"job": {"n_components": 2.5}}, "need job.n_components to be an integer, got 2.5"),
         ({"job": {"n_components": True}}, "need job.n_components to be an integer, got True"),

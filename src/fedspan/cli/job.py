@@ -6,7 +6,6 @@ What this version cannot do yet is refused, never ignored: a privacy table that 
 from __future__ import annotations
 
 import inspect
-import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,26 +14,35 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
+from fedspan.cli.tasks import TASKS, check_choice
+from fedspan.cli.tasks import estimator as estimator
+from fedspan.cli.toml import bare_key, override, written
 from fedspan.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from fedspan import FederatedPCA, Participation, RowDP
-
-TASKS = ("pca", "svd", "gcca", "personalized", "classifier", "vertical-classifier")
+    from fedspan import Participation, RowDP
+    from fedspan.federation.data import Table
+    from fedspan.protocol import Array
 
 _PLAIN = {bool, int, float, str, dict, NoneType}  # what a job file can hold; other parameters are for Python only
-# What the hints of the constructor leave open, or give as an object that a file writes as a table.
-_WRITTEN: dict[str, tuple[type, ...]] = {"solver": (str,), "random_state": (int,), "participation": (dict,)}
+# What the hints of the constructors leave open, or give as an object that a file writes as a table.
+_WRITTEN: dict[str, tuple[type, ...]] = {
+    "solver": (str,), "method": (str,), "step": (str,), "class_weight": (str,), "random_state": (int,),
+    "participation": (dict,),
+}  # fmt: skip
 _LEAST = {
     "job.n_components": 1,
     "job.max_rounds": 1,
+    "job.rounds": 1,
+    "job.hidden": 1,
+    "job.batch_size": 1,
+    "job.local_steps": 1,
     "job.random_state": 0,
     "run.checkpoint_every": 1,
     "run.min_clients": 1,
 }
 
 _NOT_YET = {
-    "data.views": "views are for gcca, which is not in this version yet; give data.clients",
     "run.timeout": "all clients are in this process and none can be late; it comes with federations, leave it out",
 }
 _SAYS = {
@@ -45,13 +53,6 @@ _SAYS = {
 _SAYS_OF = {"job.participation": "a table such as { fraction = 0.1 }"}
 
 
-def estimator(task: str) -> type[FederatedPCA]:
-    """The estimator behind a task."""
-    from fedspan import FederatedPCA, FederatedSVD
-
-    return {"pca": FederatedPCA, "svd": FederatedSVD}[task]
-
-
 @cache
 def parameters(task: str = "pca") -> dict[str, tuple[type, ...]]:
     """The estimator's parameters that [job] can hold, and their types: read off its constructor, so no drift.
@@ -60,15 +61,23 @@ def parameters(task: str = "pca") -> dict[str, tuple[type, ...]]:
     """
     kind = estimator(task)
     hints = get_type_hints(kind.__init__)
-    kinds = {name: get_args(hints[name]) or (hints[name],) for name in inspect.signature(kind).parameters}
-    return {name: kind for name, kind in (kinds | _WRITTEN).items() if _PLAIN.issuperset(kind) and name != "secure"}
+    names = [name for name in inspect.signature(kind).parameters if name != "secure"]
+    kinds = {name: _WRITTEN.get(name) or get_args(hints[name]) or (hints[name],) for name in names}
+    return {name: kind for name, kind in kinds.items() if _PLAIN.issuperset(kind)}
 
 
-def schema() -> dict[str, dict[str, tuple[type, ...]]]:
+def schema(task: str) -> dict[str, dict[str, tuple[type, ...]]]:
     """Every table, every key, and the types of its values."""
     return {
-        "job": {"task": (str,), **parameters()},
-        "data": {"clients": (list, dict), "views": (list, dict), "columns": (list,), "id": (str,), "label": (str,)},
+        "job": {"task": (str,), **parameters(task)},
+        "data": {
+            "clients": (list, dict),
+            "views": (list, dict),
+            "columns": (list,),
+            "id": (str,),
+            "label": (str,),
+            "held_out": (list, dict),
+        },
         "privacy": {
             "epsilon": (float,),
             "delta": (float,),
@@ -85,7 +94,7 @@ def schema() -> dict[str, dict[str, tuple[type, ...]]]:
 
 @dataclass(frozen=True)
 class Job:
-    """A checked job: the task, the estimator's parameters, where each client's rows are, which columns count."""
+    """A checked job: the task, the estimator's parameters, where each client's table is, which columns count."""
 
     task: str
     parameters: Mapping[str, Any]
@@ -98,6 +107,7 @@ class Job:
     transcript: bool = False  # keep every message, for an audit
     privacy: Mapping[str, Any] = field(default_factory=dict)
     secure: Mapping[str, Any] = field(default_factory=dict)
+    held_out: Mapping[str, str] = field(default_factory=dict)  # further rows of each view
 
     def options(self) -> dict[str, Any]:
         """The parameters as the estimator's constructor takes them."""
@@ -112,12 +122,23 @@ class Job:
             options["secure"] = Secure(self.secure.get("threshold"))
         return options
 
-    def sources(self) -> dict[str, Callable[[], Any]]:
-        """What opens each client's table, when it is needed."""
-        from fedspan.federation.data import open_table
+    def open(self, name: str, held_out: bool = False) -> tuple[Table, dict[str, Array]]:
+        """The features of a client, and its columns of ids and labels (which not every view has)."""
+        from fedspan.federation.columns import open_apart
 
-        drop = [name for name in (self.id, self.label) if name is not None]
-        return {n: partial(open_table, path, columns=self.columns, drop=drop) for n, path in self.clients.items()}
+        if held_out:
+            return open_apart(self.held_out[name], maybe=[c for c in (self.id, self.label) if c is not None])
+
+        named = [column for column in (self.id, self.label) if column is not None]
+        needed = [c for c in named if c == self.id or TASKS[self.task].over == "clients"]
+        return open_apart(self.clients[name], self.columns, needed, [c for c in named if c not in needed])
+
+    def sources(self) -> dict[str, Callable[[], Table]]:
+        """What opens each client's table, when it is needed."""
+        return {name: partial(self._table, name) for name in self.clients}
+
+    def _table(self, name: str) -> Table:
+        return self.open(name)[0]
 
     def resolved(self) -> Job:
         """With every default written out and a seed drawn if there is none: what a resumed run must repeat."""
@@ -141,11 +162,12 @@ class Job:
             "privacy": self.privacy,
             "secure": self.secure,
             "data": data,
-            "data.clients": self.clients,
+            f"data.{TASKS[self.task].over}": self.clients,
+            "data.held_out": self.held_out,
         }
         lines = []
         for name, table in tables.items():
-            rows = [f"{_key(k)} = {_toml(v)}" for k, v in table.items() if v is not None]  # TOML has no null
+            rows = [f"{bare_key(k)} = {written(v)}" for k, v in table.items() if v is not None]  # TOML has no null
             lines += ["", f"[{name}]", *rows] if rows else []
         return "\n".join(lines[1:]) + "\n"
 
@@ -159,26 +181,20 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Job:
     except ValueError as error:
         raise InputError(f"need TOML in {path}: {error}") from None
     for text in overrides:
-        _override(tree, text)
+        override(tree, text)
     return parse(tree, path.resolve().parent)
 
 
 def parse(tree: dict[str, Any], beside: Path) -> Job:
     """The job that a TOML document describes, or the first thing that is wrong with it."""
-    checked = {table: _table(table, value) for table, value in tree.items()}
+    task = _task(tree)
+    checked = {table: _table(task, table, value) for table, value in tree.items()}
     job, data, run = (checked.get(table, {}) for table in ("job", "data", "run"))
-    task = job.pop("task", None)
-    if task not in TASKS:
-        hint = nearest(task, TASKS) if task else 'write task = "pca" in [job]'
-        raise InputError(f"need a task in job.task, got {task!r}; {hint}")
-    if task not in ("pca", "svd"):
-        raise InputError(f"job.task = {task!r} is not in this version yet; this one has 'pca' and 'svd'")
-    foreign = next((key for key in job if key not in parameters(task)), None)
-    if foreign is not None:
-        raise InputError(f"job.{foreign} is not for task {task!r}; leave it out")
-    if "clients" not in data:
-        raise InputError("need data.clients, got none; list one file per client, or a table name = path")
-    _check_solver(job)
+    job.pop("task")
+    _check_data(task, data)
+    if "min_clients" in run and "min_clients" not in inspect.signature(estimator(task).fit).parameters:
+        raise InputError(f"run.min_clients is not for task {task!r}, which needs every client; leave it out")
+    check_choice(task, job)
     if "participation" in job:
         _participation(job["participation"])
     privacy, secure = dict(checked.get("privacy", {})), dict(checked.get("secure", {}))
@@ -194,7 +210,7 @@ def parse(tree: dict[str, Any], beside: Path) -> Job:
     return Job(
         task,
         job,
-        _clients(data["clients"], beside),
+        _clients(data[TASKS[task].over], beside),
         None if columns is None else tuple(columns),
         data.get("id"),
         data.get("label"),
@@ -203,17 +219,47 @@ def parse(tree: dict[str, Any], beside: Path) -> Job:
         run.get("transcript", False),
         privacy,
         secure,
+        _held_out(task, job, data, beside),
     )
 
 
-def _table(table: str, value: Any) -> dict[str, Any]:
-    known = schema()
+def _task(tree: Mapping[str, Any]) -> str:
+    """The task, which decides what else can be written."""
+    job = tree.get("job", {})
+    if not isinstance(job, dict):
+        raise InputError(f"need [job] to be a table, got {job!r}")
+    task = job.get("task")
+    if not isinstance(task, str) or task not in TASKS:
+        hint = nearest(str(task), TASKS) if task else 'write task = "pca" in [job]'
+        raise InputError(f"need a task in job.task, got {task!r}; {hint}")
+    return task
+
+
+def _check_data(task: str, data: Mapping[str, Any]) -> None:
+    """Who holds what, and what is to be learned, as this task needs it."""
+    over = TASKS[task].over
+    other = "views" if over == "clients" else "clients"
+    if other in data:
+        tasks = " and ".join(name for name, t in TASKS.items() if t.over == other)
+        raise InputError(f"data.{other} are for {tasks}; task {task!r} needs data.{over}")
+    if over not in data:
+        raise InputError(f"need data.{over}, got none; list one file per client, or a table name = path")
+    if TASKS[task].learns_label and "label" not in data:
+        raise InputError("need data.label, got none; name the column that holds the classes to learn")
+    if over == "views" and "columns" in data:
+        raise InputError("data.columns is for clients with the same columns, and views have their own; leave it out")
+
+
+def _table(task: str, table: str, value: Any) -> dict[str, Any]:
+    known = schema(task)
     if table not in known:
         raise InputError(f"need a known table in the job file, got {table!r}; {nearest(table, known)}")
     if not isinstance(value, dict):
         raise InputError(f"need [{table}] to be a table, got {value!r}")
-    if table in _NOT_YET:
-        raise InputError(f"[{table}]: {_NOT_YET[table]}")
+    for key in value if table == "job" else ():
+        others = [name for name in TASKS if key not in known["job"] and key in parameters(name)]
+        if others:
+            raise InputError(f"job.{key} is not for task {task!r}; leave it out (it is for {', '.join(others)})")
     return {key: _value(table, key, v, known[table]) for key, v in value.items()}
 
 
@@ -265,13 +311,19 @@ def _privacy(table: Mapping[str, Any]) -> RowDP:
         raise InputError(f"[privacy]: {error}") from None
 
 
-def _check_solver(job: Mapping[str, Any]) -> None:
-    """A mistyped solver is told before gigabytes are read."""
-    from fedspan.estimators.spectral import SOLVERS
-
-    solver = job.get("solver", "auto")
-    if solver not in ("auto", *SOLVERS):
-        raise InputError(f"need a known job.solver, got {solver!r}; {nearest(solver, ['auto', *SOLVERS])}")
+def _held_out(task: str, job: Mapping[str, Any], data: Mapping[str, Any], beside: Path) -> dict[str, str]:
+    """Rows that are looked at while GCCA learns, one file per view: in the order of the views, or by their names."""
+    if "held_out" in data and task != "gcca":
+        raise InputError(f"data.held_out is for gcca, not for task {task!r}; leave it out")
+    if ("held_out" in data) != ("patience" in job):
+        need, got = ("job.patience", "data.held_out") if "held_out" in data else ("data.held_out", "job.patience")
+        raise InputError(f"need {need} beside {got}: rounds without a better alignment of the rows held out")
+    if "held_out" not in data:
+        return {}
+    views, given = _clients(data["views"], beside), data["held_out"]
+    if len(given) != len(views) or (isinstance(given, dict) and set(given) != set(views)):
+        raise InputError(f"need data.held_out for each of the {len(views)} views, got {len(given)}")
+    return _clients(given if isinstance(given, dict) else dict(zip(views, given, strict=True)), beside)
 
 
 def _clients(given: list[str] | dict[str, str], beside: Path) -> dict[str, str]:
@@ -282,41 +334,3 @@ def _clients(given: list[str] | dict[str, str], beside: Path) -> dict[str, str]:
         stems = [Path(path).stem for path in given]
         given = dict(zip(stems, given, strict=True)) if len(set(stems)) == len(stems) else named(given)
     return {name: path if "://" in path else str(beside / path) for name, path in named(given).items()}
-
-
-def _override(tree: dict[str, Any], text: str) -> None:
-    path, equals, value = text.partition("=")
-    *tables, key = (part.strip() for part in path.split("."))
-    if not equals or not tables or not all([*tables, key]):
-        raise InputError(f"need --set table.key=value, such as job.tol=1e-3, got {text!r}")
-    node: Any = tree
-    for table in tables:
-        node = node.setdefault(table, {})
-        if not isinstance(node, dict):
-            raise InputError(f"cannot --set {path}: {table!r} is not a table in the job file")
-    node[key] = _bare(value.strip())
-
-
-def _bare(text: str) -> Any:
-    """A TOML value; what is none is a plain string, so that a shell needs no second pair of quotes."""
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    return parsed["value"] if len(parsed) == 1 else text
-
-
-def _key(name: str) -> str:
-    return name if name.isascii() and name.replace("_", "a").isalnum() else _toml(name)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")  # JSON's escapes, and one more
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{_key(k)} = {_toml(v)}' for k, v in value.items())} }}"
-    return repr(value)

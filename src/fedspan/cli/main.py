@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import traceback
 from datetime import datetime
 from pathlib import Path
@@ -79,6 +80,26 @@ def demo(
 
 
 @app.command()
+def new(
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK", help="pca, svd, gcca, personalized, classifier or vertical-classifier.", show_default=False
+        ),
+    ],
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="PATH", help="The file to write; default: TASK.toml.", show_default=False),
+    ] = None,
+) -> None:
+    """Write a commented job file to start from. A file that is there already is not overwritten."""
+    from fedspan.cli.template import write_new
+
+    place = write_new(task, path)
+    typer.echo(f"wrote {place}: name your files in it, then: fedspan run {shlex.quote(str(place))}")
+
+
+@app.command()
 def run(
     job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job file.", show_default=False)],
     set_: Annotated[
@@ -97,7 +118,7 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Run a job file; leaves a run folder with model, ledger, checkpoint and report."""
+    """Run a job file (`fedspan new` writes one); leaves a run folder with model, ledger, checkpoint and report."""
     from fedspan.cli.folder import RunFolder
     from fedspan.cli.job import load
     from fedspan.cli.runner import announce, execute

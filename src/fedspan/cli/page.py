@@ -29,6 +29,8 @@ svg text { fill: var(--soft); font: 13.5px system-ui, sans-serif; font-variant-n
 .grid { stroke: var(--rule); } .axis { stroke: var(--soft); } .level { stroke: var(--soft); stroke-dasharray: 5 4; }
 .line { fill: none; stroke: var(--blue); stroke-width: 2; stroke-linejoin: round; }
 .dot { fill: var(--blue); stroke: var(--card); stroke-width: 1.5; } .bar { fill: var(--blue); }
+.line1 { stroke: var(--orange); stroke-dasharray: 7 4; } .dot1 { fill: var(--orange); }
+.line2 { stroke: var(--soft); stroke-dasharray: 2 3; } .dot2 { fill: var(--soft); }
 .above { fill: var(--blue); } .below { fill: var(--orange); }
 .table { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 6px 12px; border-bottom: 1px solid var(--rule); vertical-align: top; }

@@ -15,6 +15,8 @@ from rich.table import Table
 from fedspan.ledger import Exchange, Ledger, RoundEnd
 from fedspan.run import Info
 
+_TINY = 1e-12  # a slack below this is rounding error
+_WATCH = {"objective": "objective"}
 _WINDOW = 10  # rounds that the estimate of the time left looks back on
 
 
@@ -62,8 +64,11 @@ def rounds_left(errors: Sequence[float], tol: float, done: int, most: int) -> in
 class Progress:
     """The callback of a run, as a context. It reads the ledger only from where it last stopped."""
 
-    def __init__(self, console: Console, ledger: Ledger, max_rounds: int, tol: float) -> None:
-        self.console, self.ledger, self.max_rounds, self.tol = console, ledger, max_rounds, tol
+    def __init__(
+        self, console: Console, ledger: Ledger, max_rounds: int, tol: float, watch: Mapping[str, str] = _WATCH
+    ) -> None:
+        """`watch`: the metrics to show, by their labels, where they are known."""
+        self.console, self.ledger, self.max_rounds, self.tol, self.watch = console, ledger, max_rounds, tol, watch
         self.round, self.metrics = 0, dict[str, float]()
         self._seen, self._up, self._down, self._seconds = 0, 0, 0, 0.0
         self._errors: list[float] = []
@@ -113,10 +118,15 @@ class Progress:
     def _figures(self) -> dict[str, str]:
         label, error = accuracy(self.metrics)
         left = rounds_left(self._errors, self.tol, self.round, self.max_rounds)
+        known = {name: self.metrics.get(metric, math.nan) for name, metric in self.watch.items()}
         return {
             "round": f"{self.round}/{self.max_rounds}",
-            "objective": f"{self.metrics.get('objective', math.nan):.6g}",
-            label: f"{error:.2e}",
+            **{
+                name: f"{value if abs(value) > _TINY else 0.0:.6g}"
+                for name, value in known.items()
+                if not math.isnan(value)
+            },
+            **({label: f"{error:.2e}"} if not math.isnan(error) else {}),
             "up": size(self._up),
             "down": size(self._down),
             "time": duration(self._seconds),
@@ -135,7 +145,7 @@ class Progress:
     def _render(self) -> RenderableType:
         if not self._errors:
             waited = duration(time.monotonic() - self._started)
-            return f"opening the clients: sizes, mean, scale … {waited}"
+            return f"opening the clients … {waited}"
         table = Table.grid(padding=(0, 3))
         figures = self._figures()
         for _ in figures:

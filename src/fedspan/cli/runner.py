@@ -8,23 +8,24 @@ import warnings
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 from rich.console import Console
 
 from fedspan import __version__
 from fedspan.checkpoint import Checkpoint
 from fedspan.cli.folder import RunFolder
-from fedspan.cli.job import Job, estimator, load
+from fedspan.cli.job import Job, load
 from fedspan.cli.progress import Progress, count, duration, say, size
 from fedspan.cli.report import outcome, render
+from fedspan.cli.tasks import TASKS, estimator, rounds_of
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import FedspanError, InputError
-from fedspan.estimators.pca import FederatedPCA
 from fedspan.files import write_whole
 from fedspan.ledger import Ledger, Note
 
 
-def execute(folder: RunFolder, job: Job, console: Console, *, new: bool) -> FederatedPCA:
+def execute(folder: RunFolder, job: Job, console: Console, *, new: bool) -> Any:
     """Fit, save the model, write the report. Wrong input leaves things as they were: a `new` folder goes again."""
     with folder.locked():
         before = folder.ledger.read_bytes() if folder.ledger.exists() else None
@@ -49,12 +50,12 @@ def execute(folder: RunFolder, job: Job, console: Console, *, new: bool) -> Fede
     return model
 
 
-def announce(folder: RunFolder, console: Console, model: FederatedPCA) -> None:
+def announce(folder: RunFolder, console: Console, model: Any) -> None:
     """How it ended, and where things are."""
     ledger = model.ledger_
     say(
         console,
-        f"done: {count(model.n_rounds_, 'round')}, {outcome(model)}, {size(ledger.bytes_up)} up, "
+        f"done: {count(model.n_rounds_, 'round')}, {outcome(model, ledger)}, {size(ledger.bytes_up)} up, "
         f"{size(ledger.bytes_down)} down, {duration(ledger.seconds)}",
     )
     say(console, f"model:  {folder.model}")
@@ -64,7 +65,7 @@ def announce(folder: RunFolder, console: Console, model: FederatedPCA) -> None:
         say(console, f"transcript: {folder.transcript}, all that the clients released; to attack it: {attack}")
 
 
-def write_report(folder: RunFolder, ledger: Ledger, model: FederatedPCA) -> None:
+def write_report(folder: RunFolder, ledger: Ledger, model: Any) -> None:
     """Replace report.html."""
     write_whole(folder.report, render(folder.job.read_text(encoding="utf-8"), ledger, model))
 
@@ -89,16 +90,20 @@ def versions() -> str:
     return f"fedspan {__version__}, {packages}, Python {platform.python_version()}"
 
 
-def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> FederatedPCA:
+def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
     """The fit itself. Its warnings become notes of the ledger, and single lines."""
     ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
     model = estimator(job.task)(**job.options(), checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
     if job.transcript:
         model.set_params(engine=partial(InProcess, transcript=folder.transcript))
+    task = TASKS[job.task]
+    given, options = task.arguments(job)
+    if job.min_clients is not None:
+        options["min_clients"] = job.min_clients
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        with Progress(console, ledger, model.max_rounds, model.tol) as progress:
-            model.set_params(callback=progress).fit(job.sources(), min_clients=job.min_clients, ledger=ledger)
+        with Progress(console, ledger, rounds_of(model), getattr(model, "tol", 0.0), task.watch) as progress:
+            model.set_params(callback=progress).fit(*given, **options, ledger=ledger)
     for text in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)):
         ledger.add(Note(f"warning: {text}"))
         say(Console(stderr=True), f"warning: {text}")

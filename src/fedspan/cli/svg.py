@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from fedspan.cli.progress import size
 
 _W, _H = 440, 260  # of a chart; the page scales it
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 14, 40
+_WIDE = 64  # the left edge where numbers are longer than a power of ten
 
 
 def line_chart(
@@ -39,8 +40,7 @@ def line_chart(
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(_text(_LEFT - 8, y + 4, f"1e{power}" if power else "1", "end"))
     parts += [
-        _text(at(x, 10.0**low)[0], _H - _BOTTOM + 18, size(x) if bytes_ else f"{x:g}", "middle")
-        for x in _ticks(x_low, x_high, whole=not bytes_)
+        _below(at(x, 10.0**low)[0], size(x) if bytes_ else f"{x:g}") for x in _ticks(x_low, x_high, whole=not bytes_)
     ]
     parts.append(_text((_LEFT + _W - _RIGHT) / 2, _H - 4, x_label, "middle"))
     if level > 0:
@@ -56,7 +56,65 @@ def line_chart(
     return _svg(_W, _H, title, parts, "chart")
 
 
-def bar_chart(values: Sequence[float], title: str, x_label: str) -> str:
+def curve_chart(
+    xs: Sequence[float],
+    curves: Mapping[str, Sequence[float]],
+    title: str,
+    x_label: str,
+    *,
+    bytes_: bool = False,
+    level: float | None = None,
+    names: Sequence[str] = (),
+    mark: int | None = None,
+) -> str:
+    """Curves of any sign against x, on a plain scale; at most three, told apart by colour, dashes and a legend.
+
+    `names` are written at the xs instead of numbers; `mark` is the place of one x that is pointed out.
+    """
+    values = [y for ys in curves.values() for y in ys] + ([] if level is None else [level])
+    low, high = min(values), max(values)
+    pad = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+    low, high = low - pad, high + pad
+    x_low, x_high = (0.0, max(xs)) if bytes_ else (min(xs), max(xs))
+    top = _TOP + (18 if len(curves) > 1 else 0)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across, up = (x - x_low) / ((x_high - x_low) or 1.0), (y - low) / (high - low)
+        return _WIDE + across * (_W - _WIDE - _RIGHT), _H - _BOTTOM - up * (_H - top - _BOTTOM)
+
+    parts = []
+    for tick in _ticks(low, high, whole=False):
+        y = at(x_low, tick)[1]
+        parts.append(f'<line class="grid" x1="{_WIDE}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        text = f"{0.0 if abs(tick) < 1e-9 * (high - low) else tick:.4g}"
+        parts.append(_text(_WIDE - 8, y + 4, text.replace("e+0", "e").replace("e-0", "e-"), "end"))
+    where = xs if names else _ticks(x_low, x_high, whole=not bytes_)
+    texts = list(names) or [size(x) if bytes_ else f"{x:g}" for x in where]
+    parts += [_below(at(x, low)[0], text) for x, text in zip(where, texts, strict=True) if text]
+    parts.append(_text((_WIDE + _W - _RIGHT) / 2, _H - 4, x_label, "middle"))
+    if level is not None:
+        y = at(x_low, level)[1]
+        parts.append(f'<line class="level" x1="{_WIDE}" x2="{_W - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+    if mark is not None:
+        x = at(xs[mark], low)[0]
+        parts.append(f'<line class="level" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{_H - _BOTTOM}"/>')
+    for i, (name, ys) in enumerate(curves.items()):
+        points = [at(x, y) for x, y in zip(xs, ys, strict=True)]
+        parts.append(f'<polyline class="line line{i}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
+        for (x, y), value, place in zip(points, ys, xs, strict=True) if len(points) <= 60 else ():
+            tip = f"{name}{'' if names else f', {size(place)}' if bytes_ else f', round {place:g}'}: {value:.4g}"
+            parts.append(
+                f'<circle class="dot dot{i}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{escape(tip)}</title></circle>'
+            )
+    across = float(_WIDE)
+    for i, name in enumerate(curves if len(curves) > 1 else ()):
+        parts.append(f'<line class="line line{i}" x1="{across:.0f}" x2="{across + 18:.0f}" y1="12" y2="12"/>')
+        parts.append(_text(across + 24, 16, name, "start"))
+        across += 40 + 7 * len(name)
+    return _svg(_W, _H, title, parts, "chart")
+
+
+def bar_chart(values: Sequence[float], title: str, x_label: str, noun: str = "component") -> str:
     """Shares from 0 to 1, one bar each, from a common zero."""
     room = _W - _LEFT - _RIGHT
     step = room / len(values)
@@ -67,7 +125,7 @@ def bar_chart(values: Sequence[float], title: str, x_label: str) -> str:
     for i, value in enumerate(values):
         h = value / top * height
         x, y = _LEFT + i * step, _H - _BOTTOM - h
-        tip = f"<title>component {i + 1}: {value:.2%}</title>"
+        tip = f"<title>{noun} {i + 1}: {value:.2%}</title>"
         parts.append(
             f'<rect class="bar" x="{x:.1f}" y="{y:.1f}" width="{step - gap:.1f}" height="{h:.1f}">{tip}</rect>'
         )
@@ -104,6 +162,12 @@ def _ticks(low: float, high: float, *, whole: bool) -> list[float]:
         step = max(1.0, step)
     first = math.ceil(low / step) * step
     return [first + i * step for i in range(int((high - first) / step + 1e-9) + 1)]
+
+
+def _below(x: float, text: str) -> str:
+    """A text at a place of the x axis; one at the right edge ends there."""
+    edge = x + 4 * len(text) > _W
+    return _text(_W - 2 if edge else x, _H - _BOTTOM + 18, text, "end" if edge else "middle")
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

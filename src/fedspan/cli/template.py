@@ -1,0 +1,143 @@
+"""`fedspan new`: a job file to start from, with every key that the task knows and what it means.
+
+Keys and defaults are read off the estimator's constructor, so that none is missing; here stand only the words.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from fedspan.cli.job import parameters
+from fedspan.cli.tasks import TASKS, choices, estimator
+from fedspan.cli.toml import written
+from fedspan.errors import InputError, nearest
+
+_ABOUT = {
+    "pca": "principal components of all clients' rows together",
+    "svd": "leading right singular vectors of all clients' rows together (nothing is centered)",
+    "gcca": "what views of the same entities, one at each client, have in common",
+    "personalized": "principal components for every client, drawn towards what all clients share",
+    "classifier": "a classifier of rows that are spread over clients",
+    "vertical-classifier": "a classifier of rows whose features are spread over clients",
+}
+_SAYS = {
+    "n_components": "how many components",
+    "solver": "",
+    "method": "",
+    "center": "take off the mean first",
+    "scale": "divide every feature by its standard deviation",
+    "tol": "stop when the violation (or the change) is at most this; 0: run all rounds",
+    "max_rounds": "stop after so many rounds in any case",
+    "local_steps": "steps at the client between two communications",
+    "bits": 'bits per number on the wire; "auto": just fine enough for tol',
+    "participation": "how many clients take part in a round",
+    "random_state": "the seed",
+    "local_solver": 'how a client\'s weights follow: "exact", "gradient" or "sgd"',
+    "batch_size": "rows (or entities) in a batch",
+    "first_bits": "bits of the first exchange of cutemaxvar",
+    "ridge": "added to the squared singular values; views with as many features as rows need one",
+    "patience": "stop after so many rounds without a better alignment of data.held_out",
+    "shrinkage": 'λ: 0 is each client alone, inf one set for all; "auto" finds it by cross-validation',
+    "step": 'of method paper: "safe" or "lemmas"',
+    "clip": "cut every column of a client at its median ± clip·MAD",
+    "collect": "false: the clients' components stay with them",
+    "hidden": "cells of the hidden layer",
+    "rounds": "communication rounds",
+    "l2": "weight of ‖ω‖² in the objective",
+    "cost_limit": "minimise ‖ω‖² subject to a mean training loss of at most this (method ssca)",
+    "class_weight": "weigh rare classes as much as frequent ones",
+    "exchange": '"sum": only sums over the clients are seen; "each": as in the paper',
+}
+_FOR_EXAMPLE: dict[str, Any] = {
+    "local_steps": 4, "bits": 8, "participation": {"fraction": 0.1}, "random_state": 0, "batch_size": 100,
+    "patience": 10, "step": "safe", "clip": 5.0, "cost_limit": 0.3, "class_weight": "balanced", "first_bits": 8,
+}  # fmt: skip
+_FILES = '.csv, .npy, .npz, .parquet or .feather, beside this file; or a table: { north = "a.csv" }'
+_PROTECTION = """
+# [privacy]  # differential privacy of single rows; default: none
+# epsilon = 1.0
+# delta = 1e-6
+# row_norm = 1.0  # longer rows are shortened to this
+
+# [secure]  # secure aggregation: the server sees sums over the clients only; default: off
+# enabled = true
+# threshold = 2  # so many clients must stay for a sum to be read"""
+
+
+def write_new(task: str, path: Path | None) -> Path:
+    """Write the job file; one that is there stays as it is."""
+    if task not in TASKS:
+        raise InputError(f"need a task, got {task!r}; {nearest(task, TASKS)}")
+    path = path or Path(f"{task}.toml")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text_for(task, path.name))
+    except FileExistsError:
+        raise InputError(f"{path} is there already, and is not overwritten; give another PATH") from None
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; give another PATH") from None
+    return path
+
+
+def text_for(task: str, name: str) -> str:
+    """The text of a new job file."""
+    given = inspect.signature(estimator(task)).parameters
+    keys = []
+    for key in parameters(task):
+        if key == "n_components":
+            keys.append(_line(key, 2, _SAYS[key]))
+            continue
+        default = given[key].default
+        example = default if default is not None else _FOR_EXAMPLE.get(key)
+        says = _SAYS.get(key, "") or " ".join(choices(task))
+        without = "" if default is not None else f"; default: {'drawn' if key == 'random_state' else 'none'}"
+        keys.append("# " + _line(key, example, says + without))
+    return "\n".join(
+        [
+            f"# A fedspan job: {_ABOUT[task]}.",
+            f"# Run it with: fedspan run {name}. Lines that begin with # show defaults and examples; take the # off.",
+            "",
+            "[job]",
+            f"task = {written(task)}",
+            *keys,
+            "",
+            "[data]",
+            *_data(task),
+            *(_PROTECTION.split("\n") if task in ("pca", "svd") else []),
+            "",
+            "[run]",
+            "# checkpoint_every = 1  # rounds",
+            *(
+                ["# min_clients = 2  # go on if at least so many answer; default: all must"]
+                if "min_clients" in inspect.signature(estimator(task).fit).parameters
+                else []
+            ),
+            "# transcript = true  # keep every message, for `fedspan audit`: as secret as the data; default: not kept",
+            "",
+        ]
+    )
+
+
+def _line(key: str, value: Any, says: str) -> str:
+    return f"{key} = {written(value)}  # {says}"
+
+
+def _data(task: str) -> list[str]:
+    what = TASKS[task]
+    label = "the column (of an .npz file: the array) with the classes to learn"
+    if what.over == "views":
+        lines = [f"# One file per client, with the same rows in the same order: {_FILES}", 'views = ["a.csv", "b.csv"]']
+        lines.append('# id = "person"  # a column of ids that every file has: the clients\' orders are compared by it')
+        if what.learns_label:
+            label += ", in at least one of the files"
+        else:
+            lines.append('# held_out = ["a2.csv", "b2.csv"]  # other common rows of each view, for patience')
+    else:
+        lines = [f"# One file per client: {_FILES}", 'clients = ["a.csv", "b.csv"]']
+        lines.append('# columns = ["age", "pulse"]  # the features; default: all columns')
+        lines.append('# id = "person"  # a column that is no feature: left out')
+    if what.learns_label:
+        return [*lines, f'label = "y"  # {label}']
+    return [*lines, '# label = "y"  # a column that is no feature: left out']

@@ -1,0 +1,375 @@
+"""Every task from files to model and report: run, resume, report, and what is refused."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import signal
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_world import spawn, tree
+from test_report import Checker
+from test_resume import wait_for_rounds
+
+import fedspan as library
+from fedspan.cli.job import load, parameters
+from fedspan.cli.tasks import TASKS, estimator
+from fedspan.errors import InputError
+from fedspan.federation.columns import as_labels
+
+Fedspan = Callable[..., Any]
+IDS = [f"p{i:02d}" for i in range(60)]
+
+
+def table(path: Path, X: Any, **columns: Any) -> None:
+    """A CSV file of numbers, with further columns of text."""
+    head = [*(f"x{j}" for j in range(X.shape[1])), *columns]
+    lines = [[*map(repr, row), *(str(values[i]) for values in columns.values())] for i, row in enumerate(X.tolist())]
+    path.write_text("\n".join(",".join(line) for line in [head, *lines]) + "\n")
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one job for each task, and its data: three clients with rows, three with views of 60 people."""
+    rng = np.random.default_rng(0)
+    for i, name in enumerate(("north", "south", "west")):
+        X = rng.normal(size=(30, 3)) @ rng.normal(size=(3, 9)) + 0.1 * rng.normal(size=(30, 9))
+        table(
+            tmp_path / f"{name}.csv",
+            X,
+            y=np.where(X[:, 0] > 0, "ill", "well"),
+            person=[f"{name}{j}" for j in range(30)],
+        )
+        hidden = np.random.default_rng(9).normal(size=(60, 2))
+        V = hidden @ rng.normal(size=(2, 5)) + 0.1 * rng.normal(size=(60, 5))
+        more = {"y": (hidden[:, 0] > 0).astype(int)} if i == 1 else {}
+        table(tmp_path / f"view-{name}.csv", V, person=IDS, **more)
+    clients = '"north.csv", "south.csv", "west.csv"'
+    views = '"view-north.csv", "view-south.csv", "view-west.csv"'
+    for task, keys in {
+        "pca": "n_components = 2",
+        "svd": "n_components = 2",
+        "personalized": "n_components = 2",
+        "gcca": "n_components = 2",
+        "classifier": "hidden = 6\nbatch_size = 10\nrounds = 40\ncost_limit = 0.4",
+        "vertical-classifier": "hidden = 6\nbatch_size = 20\nrounds = 30",
+    }.items():
+        over = f"views = [{views}]" if TASKS[task].over == "views" else f"clients = [{clients}]"
+        text = f'[job]\ntask = "{task}"\n{keys}\nrandom_state = 3\n\n[data]\n{over}\nid = "person"\nlabel = "y"\n'
+        (tmp_path / f"{task}.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def features(path: Path) -> Any:
+    """The numbers of such a file, read by other means."""
+    head = path.read_text().split("\n")[0].split(",")
+    return np.loadtxt(path, delimiter=",", skiprows=1, usecols=[i for i, name in enumerate(head) if name[0] == "x"])
+
+
+def by_hand(task: str, folder: Path) -> Any:
+    """The same fit without the command line."""
+    people = {name: features(folder / f"{name}.csv") for name in ("north", "south", "west")}
+    views = {f"view-{name}": features(folder / f"view-{name}.csv") for name in people}
+    ill = {name: np.where(X[:, 0] > 0, "ill", "well") for name, X in people.items()}
+    y = (np.random.default_rng(9).normal(size=(60, 2))[:, 0] > 0).astype(int)
+    return {
+        "pca": lambda: library.FederatedPCA(2, random_state=3).fit(people),
+        "svd": lambda: library.FederatedSVD(2, random_state=3).fit(people),
+        "personalized": lambda: library.PersonalizedPCA(2, random_state=3).fit(people),
+        "gcca": lambda: library.FederatedGCCA(2, random_state=3).fit(views),
+        "classifier": lambda: library.FederatedClassifier(
+            hidden=6, batch_size=10, rounds=40, cost_limit=0.4, random_state=3
+        ).fit(people, ill),
+        "vertical-classifier": lambda: library.VerticalFederatedClassifier(
+            hidden=6, batch_size=20, rounds=30, random_state=3
+        ).fit(views, y),
+    }[task]()
+
+
+ANSWER = {
+    "pca": "components_", "svd": "components_", "personalized": "components_", "gcca": "common_", "classifier": "coef_",
+    "vertical-classifier": "coef_",
+}  # fmt: skip
+SAYS = {
+    "pca": ["2 principal components of 90 rows with 9 features at 3 clients", "Explained variance of each component"],
+    "svd": ["2 right singular vectors", "Share of the sum of squares of each component", "<th class=\"number\">sum of"],
+    "personalized": [
+        "2 components for each of 3 clients with 90 rows", "found by method auto in 3 rounds",
+        "Reconstruction error of",
+        "How far each client is from what all share", "What each exchange showed to the server",
+        "its reconstruction error on held-out rows, for each λ", "its own components, its mean",
+    ],
+    "gcca": [
+        "2 common components of 60 entities, of which 3 clients hold one view each", "Correlations between the views",
+        "one digest of their ids", "<dt>cost</dt>", "Cost, by round",
+    ],
+    "classifier": [
+        "A classifier of 2 classes (ill, well), learned from 90 rows with 9 features at 3 clients by ssca",
+        "under 1 limit", "its multiplier, by round", "cost ≤ 0.4", "<dt>slack</dt>", "‖ω‖²", "summed over a batch",
+    ],
+    "vertical-classifier": [
+        "A classifier of 2 classes (0, 1), learned from 60 rows whose 15 features are spread over 3 clients by ssca",
+        "what its features contribute to the hidden cells",
+    ],
+}  # fmt: skip
+METRIC = {
+    "pca": "objective", "svd": "objective", "personalized": "λ", "gcca": "cost", "classifier": "constraint",
+    "vertical-classifier": "cost",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_from_files_to_report(jobs: Path, fedspan: Fedspan, task: str) -> None:
+    result = fedspan("run", f"{task}.toml", "--out", "run")
+    assert result.exit_code == 0, result.output
+    assert re.search(rf"^round .*{METRIC[task]} [-\d]", result.stdout, re.MULTILINE), result.stdout
+    model = estimator(task).load(jobs / "run" / "model.safetensors")
+    np.testing.assert_array_equal(getattr(model, ANSWER[task]), getattr(by_hand(task, jobs), ANSWER[task]))
+
+    page = (jobs / "run" / "report.html").read_text()
+    assert Checker(page).open == []
+    for text in SAYS[task]:
+        assert text.replace("<", "&lt;") in page or text in page, text
+    assert "the arrays of the task" not in page  # everything that left has words
+    assert not re.search(r"\b(nan|inf|None)\b", page.split("<body>")[1].split("<h2>The job")[0])
+    if task == "svd":
+        assert "variance" not in page.split("<body>")[1]
+
+    before = tree(jobs)
+    (jobs / "run" / "report.html").unlink()
+    assert fedspan("report", "run").exit_code == 0
+    assert tree(jobs) == before
+    assert "nothing to do" in fedspan("resume", "run").stdout
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_resolved_job_says_all_and_is_read_back(jobs: Path, task: str) -> None:
+    job = load(jobs / f"{task}.toml").resolved()
+    assert set(job.parameters) == set(parameters(task))
+    (jobs / "again.toml").write_text(job.to_toml())
+    assert load(jobs / "again.toml").resolved() == job
+
+
+def test_parameters_of_every_task_are_decided_on() -> None:
+    """A parameter that an estimator gains must be decided on: in the job file, or for Python only."""
+    only = {"engine", "callback", "checkpoint", "privacy", "secure", "limits", "model"}
+    for task in TASKS:
+        assert set(inspect.signature(estimator(task)).parameters) - set(parameters(task)) <= only, task
+
+
+@pytest.mark.parametrize("task", ["classifier"])
+def test_killed_and_resumed_it_is_the_same_to_the_byte(jobs: Path, fedspan: Fedspan, task: str) -> None:
+    long = ["--set", "job.rounds=200"]
+    process = spawn("run", f"{task}.toml", *long, "--out", "killed", cwd=jobs)
+    wait_for_rounds(process, jobs / "killed", 5)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (jobs / "killed" / "model.safetensors").exists()
+    result = fedspan("resume", "killed")
+    assert result.exit_code == 0, result.output
+    assert "round 1/200" not in result.stdout
+    assert fedspan("run", f"{task}.toml", *long, "--out", "whole").exit_code == 0
+    models = [(jobs / name / "model.safetensors").read_bytes() for name in ("killed", "whole")]
+    assert models[0] == models[1]
+
+
+@pytest.mark.parametrize("task", ["personalized", "gcca", "vertical-classifier"])
+def test_a_run_without_its_model_goes_on_to_the_same(jobs: Path, fedspan: Fedspan, task: str) -> None:
+    assert fedspan("run", f"{task}.toml", "--out", "run").exit_code == 0
+    model = (jobs / "run" / "model.safetensors").read_bytes()
+    (jobs / "run" / "model.safetensors").unlink()
+    result = fedspan("resume", "run")
+    assert result.exit_code == 0, result.output
+    assert (jobs / "run" / "model.safetensors").read_bytes() == model
+
+
+@pytest.mark.parametrize(
+    ("task", "sets", "words"),
+    [
+        ("gcca", ["data.views=[]"], "need at least one client"),
+        ("gcca", ['data.views=["view-north.csv"]'], "need at least two views"),
+        ("gcca", ['data.clients=["north.csv"]'], "data.clients are for pca and svd and personalized and classifier"),
+        ("gcca", ["job.solver=krilov"], "need a known job.solver, got 'krilov'; did you mean 'krylov'?"),
+        ("gcca", ["job.hidden=3"], "job.hidden is not for task 'gcca'; leave it out (it is for classifier, vertical"),
+        ("gcca", ['data.columns=["x0"]'], "data.columns is for clients with the same columns"),
+        ("gcca", ["data.id=passport"], "client 'view-north': need the column 'passport', the table has x0"),
+        ("gcca", ["job.patience=3"], "need data.held_out beside job.patience"),
+        ("gcca", ['data.views=["view-north.csv", "gone.csv"]'], "client 'gone': need a readable file"),
+        ("pca", ['data.views=["view-north.csv"]'], "data.views are for gcca and vertical-classifier"),
+        ("pca", ['data.held_out=["north.csv"]'], "data.held_out is for gcca"),
+        ("classifier", ["job.method=sscaa"], "need a known job.method, got 'sscaa'; did you mean 'ssca'?"),
+        ("classifier", ["job.solver=gram"], "job.solver is not for task 'classifier'"),
+        ("classifier", ["data.label=z"], "client 'north': need the column 'z', the table has x0"),
+        ("classifier", ["job.rounds=0"], "need job.rounds to be at least 1, got 0"),
+        ("classifier", ["job.method=fedavg"], "method 'fedavg' cannot do cost_limit"),
+        ("classifier", ["job.limits=3"], "need a known key in [job], got 'limits'"),
+        ("vertical-classifier", ["data.label=z"], "need the column 'z' (data.label) in one of the views, none has it"),
+        ("vertical-classifier", ["run.min_clients=2"], "run.min_clients is not for task 'vertical-classifier'"),
+        ("vertical-classifier", ["job.method=fedavg"], "need a known job.method, got 'fedavg'"),
+        ("personalized", ["job.method=eign"], "need a known job.method, got 'eign'; did you mean 'eigen'?"),
+        ("personalized", ["job.n_components=10"], "need n_components to be an integer from 1 to the 9 features"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_and_leaves_nothing(
+    jobs: Path, fedspan: Fedspan, task: str, sets: list[str], words: str
+) -> None:
+    before = tree(jobs)
+    result = fedspan("run", f"{task}.toml", *(word for text in sets for word in ("--set", text)), "--out", "run")
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert tree(jobs) == before
+
+
+@pytest.mark.parametrize(("task", "key"), [("gcca", "views"), ("classifier", "label"), ("personalized", "clients")])
+def test_what_is_missing_is_named(jobs: Path, fedspan: Fedspan, task: str, key: str) -> None:
+    path = jobs / f"{task}.toml"
+    path.write_text("\n".join(line for line in path.read_text().split("\n") if not line.startswith(key)))
+    result = fedspan("run", path, "--out", "run")
+    assert result.exit_code == 2
+    assert f"need data.{key}, got none" in result.stderr
+
+
+def test_views_in_another_order_are_refused(jobs: Path, fedspan: Fedspan) -> None:
+    path = jobs / "view-west.csv"
+    head, first, second, *rest = path.read_text().split("\n")
+    path.write_text("\n".join([head, second, first, *rest]))
+    for task, words in {
+        "gcca": "2 of 60",
+        "vertical-classifier": "row 1 is 'p00' at 'view-north' and 'p01' at 'view-west'",
+    }.items():
+        result = fedspan("run", f"{task}.toml", "--out", "run")
+        assert result.exit_code == 2, result.output
+        assert words in result.stderr
+        assert not (jobs / "run").exists()
+
+
+def test_views_that_disagree_on_the_label_are_refused(jobs: Path, fedspan: Fedspan) -> None:
+    table(jobs / "view-west.csv", features(jobs / "view-west.csv"), person=IDS, y=[1] * 60)
+    result = fedspan("run", "vertical-classifier.toml", "--out", "run")
+    assert result.exit_code == 2
+    assert "the views disagree: row" in result.stderr
+
+
+def test_labels_beside_the_rows_of_an_npz_file(jobs: Path, fedspan: Fedspan) -> None:
+    rng = np.random.default_rng(1)
+    for name in "ab":
+        X = rng.normal(size=(20, 3))
+        np.savez(jobs / f"{name}.npz", X=X, digit=(X[:, 0] > 0).astype(np.uint8))
+    words = ["--set", 'data.clients=["a.npz", "b.npz"]', "--set", "data.label=digit"]
+    (jobs / "npz.toml").write_text((jobs / "classifier.toml").read_text().replace('id = "person"\n', ""))
+    assert fedspan("run", "npz.toml", *words, "--out", "run").exit_code == 0
+    assert library.FederatedClassifier.load(jobs / "run" / "model.safetensors").labels_ == [0, 1]
+    result = fedspan("run", "npz.toml", *words[:2], "--out", "other")
+    assert result.exit_code == 2
+    assert "client 'a': need the array 'y', the table has X, digit" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["parquet", "feather"])
+def test_labels_and_ids_in_arrow_files(jobs: Path, kind: str) -> None:
+    frame = pytest.importorskip("pandas").read_csv(jobs / "north.csv")
+    pytest.importorskip("pyarrow")
+    getattr(frame, f"to_{kind}")(jobs / f"north.{kind}")
+    opened = {
+        end: load(jobs / "classifier.toml", [f'data.clients=["north.{end}"]']).open("north") for end in (kind, "csv")
+    }
+    (table_, apart), (as_csv, apart_csv) = opened[kind], opened["csv"]
+    np.testing.assert_array_equal(table_.X, as_csv.X)
+    assert table_.names == as_csv.names
+    assert {name: list(values) for name, values in apart.items()} == {n: list(v) for n, v in apart_csv.items()}
+
+
+@pytest.mark.parametrize(
+    ("column", "labels"),
+    [
+        (np.array([" 1", "0 "]), [1, 0]), (np.array([1.0, 0.0]), [1, 0]), (np.array(["1.5", "2"]), [1.5, 2.0]),
+        (np.array(["1", "b"]), ["1", "b"]), (np.array([3, 4], dtype=np.uint8), [3, 4]),
+    ],
+)  # fmt: skip
+def test_labels_are_numbers_where_they_can_be(column: Any, labels: list[Any]) -> None:
+    assert as_labels(column).tolist() == labels
+
+
+def test_an_empty_label_is_refused(jobs: Path, fedspan: Fedspan) -> None:
+    path = jobs / "west.csv"
+    path.write_text(path.read_text().replace(",ill,", ",,", 1))
+    result = fedspan("run", "classifier.toml", "--out", "run")
+    assert result.exit_code == 2
+    assert "client 'west': need a label for every row, got an empty one" in result.stderr
+
+
+def test_rows_held_out_show_how_well_views_align(jobs: Path, fedspan: Fedspan) -> None:
+    held = '"view-north.csv", "view-south.csv", "view-west.csv"'
+    result = fedspan(
+        "run", "gcca.toml", "--set", f"data.held_out=[{held}]", "--set", "job.patience=3", "--out", "run"
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "accuracy" in result.stdout
+    page = (jobs / "run" / "report.html").read_text()
+    assert "<dt>alignment accuracy</dt>" in page
+    assert "Alignment accuracy of the rows held out, by round" in page
+    (jobs / "run" / "model.safetensors").unlink()
+    assert fedspan("resume", "run").exit_code == 0
+
+
+def test_components_that_stay_with_the_clients(jobs: Path, fedspan: Fedspan) -> None:
+    assert fedspan("run", "personalized.toml", "--set", "job.collect=false", "--out", "run").exit_code == 0
+    page = (jobs / "run" / "report.html").read_text()
+    assert "The clients kept their components" in page
+    assert "its own components, its mean" not in page
+
+
+def test_a_label_cannot_break_the_page(jobs: Path, fedspan: Fedspan) -> None:
+    for name in ("north", "south", "west"):
+        path = jobs / f"{name}.csv"
+        path.write_text(path.read_text().replace(",ill,", ",<b>{x}</b>,"))
+    assert fedspan("run", "classifier.toml", "--out", "run").exit_code == 0
+    page = (jobs / "run" / "report.html").read_text()
+    assert Checker(page).open == []
+    assert "&lt;b&gt;{x}&lt;/b&gt;" in page
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_new_job_file_needs_only_its_files(jobs: Path, fedspan: Fedspan, task: str) -> None:
+    result = fedspan("new", task, "fresh.toml")
+    assert result.exit_code == 0, result.output
+    assert "fedspan run fresh.toml" in result.stdout
+    text = (jobs / "fresh.toml").read_text()
+    job = load(jobs / "fresh.toml")
+    assert job.task == task
+    assert list(job.clients) == ["a", "b"]
+    for key in parameters(task):  # each stands there, with words, and every line that is taken in is understood
+        line = re.search(rf"^(?:# )?({key} = [^#]*)# (\S.*)$", text, re.MULTILINE)
+        assert line, key
+        value = tomllib.loads(line[1])[key]
+        if key != "patience":
+            load(jobs / "fresh.toml", [f"job.{key}={line[1].partition('=')[2].strip()}"])
+        default = inspect.signature(estimator(task)).parameters[key].default
+        assert key == "n_components" or default is None or value == default
+    again = fedspan("new", task, "fresh.toml")
+    assert again.exit_code == 2
+    assert "fresh.toml is there already, and is not overwritten" in again.stderr
+    assert (jobs / "fresh.toml").read_text() == text
+
+
+def test_a_new_job_of_an_unknown_task(jobs: Path, fedspan: Fedspan) -> None:
+    before = tree(jobs)
+    result = fedspan("new", "pac")
+    assert result.exit_code == 2
+    assert "need a task, got 'pac'; did you mean 'pca'?" in result.stderr
+    assert tree(jobs) == before
+    assert fedspan("new", "svd", "no/such/folder.toml").exit_code == 2
+
+
+def test_a_table_is_still_a_table_of_numbers(jobs: Path) -> None:
+    """Text that is no id and no label is not silently dropped."""
+    job = load(jobs / "pca.toml", ["data.label=x1", 'data.clients=["north.csv"]'])
+    with pytest.raises(InputError, match=r"cannot read .*north.csv: .*(ill|well)"):
+        job.open("north")
