@@ -27,9 +27,10 @@ from fedspan.rng import Streams
 
 @dataclass(frozen=True)
 class ViewState:
-    """What a client remembers: its weights, from which the next solve begins."""
+    """What a client remembers: its weights, from which the next solve begins; of an MVLSA start, what makes them."""
 
     Q: Array | None = None
+    W: Array | None = None  # (N_i, m), B_iW the m leading left singular vectors (each shortened by the ridge)
 
 
 class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
@@ -97,9 +98,10 @@ class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
     @task(releases={"U": None, "scale": None})
     def reduce(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
         """U S (S² + ε)^-½ of the view's m leading singular vectors (J, m), to 8 bits a number (MVLSA)."""
-        U, S = self.view.leading(int(arrays["m"]), rng("leading").normal(size=self.view.N))
-        codes, scale = to_grid(U * (S / np.sqrt(S**2 + self.view.ridge)))
-        return state, {"U": codes, "scale": scale}
+        S, V = self.view.leading(int(arrays["m"]), rng("leading").normal(size=self.view.N))
+        W = V / np.sqrt(S**2 + self.view.ridge)
+        codes, scale = to_grid(self.view.times(W))
+        return replace(state, W=W), {"U": codes, "scale": scale}
 
     @task(releases={"M": None, "cost": None, "slope": None})
     def update(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
@@ -110,7 +112,9 @@ class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
             M = view.times(Q)
         else:
             before = _fitting(state.Q, G)
-            Q = self._descend(np.zeros((view.N, G.shape[1])) if before is None else before, G, rng)
+            if before is None:  # the weights that the views cut to low rank would have
+                before = np.zeros((view.N, G.shape[1])) if state.W is None else state.W @ (state.W.T @ view.cross(G))
+            Q = self._descend(before, G, rng)
             M = view.times(Q)
             gradient = view.cross(M - G) + view.ridge * Q
             slope = float(np.sum(gradient**2)) / (view.largest + view.ridge)
