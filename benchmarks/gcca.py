@@ -41,18 +41,19 @@ def child(method: str, folder: str, k: int) -> None:
     else:
         from cca_zoo.linear import GCCA
     X = [np.load(Path(folder) / f"{i}.npy") for i in range(3)]
-    small = [x[:300] for x in X]  # loads what is imported late, and the BLAS
+    small = [x[:300, :5] for x in X]  # loads what is imported late, and the BLAS
     (FederatedGCCA(2).fit(small) if method == "fedspan" else GCCA(2).fit(small))
-    before, started = peak(), time.perf_counter()
+    before, started, busy = peak(), time.perf_counter(), time.process_time()
     if method == "fedspan":
         model = FederatedGCCA(k, tol=1e-8, random_state=0).fit(X)
-        seconds, memory, G = time.perf_counter() - started, peak() - before, model.common_
+        cost = [time.perf_counter() - started, time.process_time() - busy, peak() - before]
+        G = model.common_
     else:
         other = GCCA(k).fit(X)
-        seconds, memory = time.perf_counter() - started, peak() - before
+        cost = [time.perf_counter() - started, time.process_time() - busy, peak() - before]
         G = np.linalg.qr(sum((x - x.mean(axis=0)) @ w for x, w in zip(X, other.weights_, strict=True)))[0]
     np.save(Path(folder) / f"{method}.npy", G)
-    print(json.dumps([seconds, memory]))
+    print(json.dumps(cost))
 
 
 def main() -> None:
@@ -80,11 +81,10 @@ def main() -> None:
     angle = float(np.linalg.norm(theirs - ours @ (ours.T @ theirs), 2))
     best = {method: np.min(kept, axis=0) for method, kept in found.items()}
     lines = [
-        f"| 3 views of {args.rows}×{args.features}, K = {args.components} | seconds | MB above the data |",
-        "|---|--:|--:|",
-        *(f"| {method} | {seconds:.2f} | {memory:.0f} |" for method, (seconds, memory) in best.items()),
-        f"| cca-zoo / fedspan | {best['cca-zoo'][0] / best['fedspan'][0]:.1f} "
-        f"| {best['cca-zoo'][1] / max(best['fedspan'][1], 1e-3):.1f} |",
+        f"| 3 views of {args.rows}×{args.features}, K = {args.components} | seconds | CPU seconds | MB above the data |",
+        "|---|--:|--:|--:|",
+        *(f"| {method} | {wall:.2f} | {busy:.2f} | {memory:.0f} |" for method, (wall, busy, memory) in best.items()),
+        "| cca-zoo / fedspan | " + " | ".join(f"{ratio:.1f}" for ratio in best["cca-zoo"] / best["fedspan"]) + " |",
         "",
         f"The sine of the largest angle between the two answers is {angle:.1e}.",
     ]
