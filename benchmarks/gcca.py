@@ -81,7 +81,7 @@ def main() -> None:
     angle = float(np.linalg.norm(theirs - ours @ (ours.T @ theirs), 2))
     best = {method: np.min(kept, axis=0) for method, kept in found.items()}
     lines = [
-        f"| 3 views of {args.rows}×{args.features}, K = {args.components} | seconds | CPU seconds | MB above the data |",
+        f"| 3 views of {args.rows}×{args.features}, K = {args.components} | seconds | CPU seconds | MB above data |",
         "|---|--:|--:|--:|",
         *(f"| {method} | {wall:.2f} | {busy:.2f} | {memory:.0f} |" for method, (wall, busy, memory) in best.items()),
         "| cca-zoo / fedspan | " + " | ".join(f"{ratio:.1f}" for ratio in best["cca-zoo"] / best["fedspan"]) + " |",

@@ -182,7 +182,7 @@ def main() -> None:
         found = all_found(args, views, k)
         once = found.pop("mvlsa", None)
         if "krylov" not in found:
-            print({name: history for name, history in found.items()})
+            print(found)
             continue
         best = found["krylov"][-1]["cost"]
         lines += [*table(k, found, best, once), ""]
