@@ -1,8 +1,8 @@
 """Figure 8 of CuteMaxVar, large and sparse: `python benchmarks/cutemaxvar/large.py [--write docs/gcca.md]`.
 
 (J, N, D, K, I) = (50000, 2000, 200, 5, 3), Z, A_i and N_i sparse, the density of X_i about 0.02, ν = 0.1 (variance
-0.01), as in the authors' code. Run in a process of its own, whose largest resident memory is printed: it makes the data too. A dense view
-would be 0.8 GB. The cost is (7); v* is Krylov's.
+0.01), as in the authors' code. The largest resident memory of the process is printed, which makes the data too; a dense
+view would be 0.8 GB. The cost is (7) after the last round; v* is Krylov's.
 """
 
 from __future__ import annotations

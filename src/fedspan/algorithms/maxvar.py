@@ -123,8 +123,7 @@ class CuteMaxVar(AltMaxVar):
     """Algorithm 1: AltMaxVar through a channel that quantises differences on both links.
 
     Differs from the paper: the first exchange goes at 8 bits (the channel's choice; full precision is selectable), and
-    there is no proximal term unless `alpha` is given: it makes the iteration one on P + I/α, which converges slower,
-    and at 3 bits and more there was nothing for it to guard against.
+    there is no proximal term unless `alpha` is given: it makes the iteration one on P + I/α, which converges slower.
     """
 
 

@@ -145,19 +145,20 @@ class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
         Q = Q if self.view.s is None else Q / self.view.s[:, None]
         return state, {"H": np.asarray(rows @ Q) - (0.0 if self.view.mu is None else self.view.mu @ Q)}
 
-    @task(releases={"Q": None, "offset": None, "T": None, "MM": None, "explained": None})
+    @task(releases={"Q": None, "offset": None, "T": None, "MM": None, "GG": None, "explained": None})
     def weigh(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
-        """The weights that answer for G: X_i Q - offset = P_iG; T = GᵀP_iG and M_iᵀM_i (K, K), and how much of the
-        view's variance lies in the span of G."""
+        """The weights that answer for G: X_i Q - offset = P_iG; T = GᵀP_iG, M_iᵀM_i and GᵀG (K, K), and how much of
+        the view's variance lies in the span of G."""
         G, view = received(arrays), self.view
         Q = view.solve(G)
         M, across = view.times(Q), view.cross(G)
-        inside = np.linalg.solve(G.T @ G, across.T)  # G need not be quite orthonormal after a coarse channel
+        GG = G.T @ G  # not quite the identity after a coarse channel
+        inside = np.linalg.solve(GG, across.T)
         explained = float(np.sum(across.T * inside)) / float(view.column_squares.sum())
         Q = Q if view.s is None else Q / view.s[:, None]
         offset = np.zeros(G.shape[1]) if view.mu is None else view.mu @ Q
         return state, {
-            "Q": Q, "offset": offset, "T": G.T @ M, "MM": M.T @ M, "explained": np.array(explained),
+            "Q": Q, "offset": offset, "T": G.T @ M, "MM": M.T @ M, "GG": GG, "explained": np.array(explained),
         }  # fmt: skip
 
 
