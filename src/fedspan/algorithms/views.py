@@ -153,7 +153,7 @@ class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
         Q = view.solve(G)
         M, across = view.times(Q), view.cross(G)
         GG = G.T @ G  # not quite the identity after a coarse channel
-        inside = np.linalg.solve(GG, across.T)
+        inside = np.linalg.lstsq(GG, across.T)[0]
         explained = float(np.sum(across.T * inside)) / float(view.column_squares.sum())
         Q = Q if view.s is None else Q / view.s[:, None]
         offset = np.zeros(G.shape[1]) if view.mu is None else view.mu @ Q

@@ -48,8 +48,10 @@ def weigh(G: Array, coarse: bool = False) -> Round[Answer]:
     """
     each = (yield from complete(Ask("weigh", sent(G, coarse)))).each
     T, GG = (np.sum([arrays[name] for arrays in each.values()], axis=0) for name in ("T", "GG"))
-    theta, S = scipy.linalg.eigh((T + T.T) / 2, GG / len(each))  # SᵀĜᵀĜS = I
-    theta, S = theta[::-1], S[:, ::-1]
+    sizes, axes = scipy.linalg.eigh((GG + GG.T) / (2 * len(each)))
+    W = axes / np.sqrt(np.maximum(sizes, 1e-12 * sizes[-1]))  # a Ĝ that lost a column has no share in θ
+    theta, S = scipy.linalg.eigh(W.T @ (T + T.T) @ W / 2)
+    theta, S = theta[::-1], W @ S[:, ::-1]  # SᵀĜᵀĜS = I
     G = polar(G @ S)
     signs = np.where(G[np.argmax(np.abs(G), axis=0), np.arange(G.shape[1])] < 0, -1.0, 1.0)
     G, S = G * signs, S * signs
