@@ -14,7 +14,7 @@ minimisers): U_i = top_r(M_i + λ K_i), where the kinds of shared part K_i are
 λ by cross-validation: `sketch` (each client, for all rows and without each of F folds: the 2r leading eigenpairs of its
 M_i, n_i, t_i), `validate` (losses on the held-out fold for 14 values of λ; every fold has its own Q, or the held-out
 rows would have shaped it), and the server takes the λ of the least sum, if it is better than local and global PCA by
-more than two standard errors over the folds.
+more than 2 %, or by more than two standard errors over the folds.
 
 What the server sees. share="eigenpairs": of every client its leading 2r eigenpairs (of all rows, and without each
 fold), sizes, traces and the squares of its columns; then sums of losses. share="sums": only sums over clients, of the
@@ -213,10 +213,14 @@ class Personalized(Server[PersonalState]):
             V = random_point(rng("start"), *V.shape)
         state = replace(blank(shift, clients), shared=shared, cohort=came, V=V, kind=2)
         unit = float(shared.rows[0] * shared.v[0]) / self.k
-        if self.shrinkage != "auto":
-            return replace(state, shrinkage=min(float(self.shrinkage), _MOST * unit))
-        state = yield from self.choose(state, (2,))
-        return replace(state, shrinkage=min(state.shrinkage, _MOST) * unit)
+        if self.shrinkage == "auto":
+            state = yield from self.choose(state, (2,))
+            state = replace(state, shrinkage=state.shrinkage * unit)
+        else:
+            state = replace(state, shrinkage=float(self.shrinkage))
+        if state.shrinkage < _MOST * unit:
+            return state
+        return replace(state, shrinkage=_MOST * unit, V=shared.Q[0, :, : self.k], change=0.0)  # all U_i are V: solved
 
     def moved(self, state: PersonalState, V: Array, objective: float) -> PersonalState:
         """The state after an iteration."""
@@ -268,14 +272,14 @@ class Personalized(Server[PersonalState]):
 def decide(losses: Array) -> tuple[int, int]:
     """(kind, λ) as indices into losses (F, kinds, 14): the least sum over the folds.
 
-    But where that is better than the better of local and global by less than two standard errors (over the folds),
-    that one: a gain which a few outlying rows of one fold make is none.
+    But where that is better than the better of local and global by less than 2 %, and by less than two standard errors
+    (over the folds), that one: a small gain which a few outlying rows of one fold make is none.
     """
     total = losses.sum(axis=0)
     row, column = (int(i) for i in np.unravel_index(int(np.argmin(total)), total.shape))
     end = 0 if total[0, 0] <= total[0, -1] else total.shape[1] - 1
     gain = losses[:, 0, end] - losses[:, row, column]
-    if gain.sum() <= 2 * gain.std(ddof=1) * np.sqrt(len(gain)):
+    if gain.sum() <= min(0.02 * total[0, end], 2 * gain.std(ddof=1) * np.sqrt(len(gain))):
         return 0, end
     return row, column
 
