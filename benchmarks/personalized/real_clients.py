@@ -41,6 +41,14 @@ def one(train: dict[str, Any], held: dict[str, Any], r: int, scale: bool, seed: 
     return out, f"{model.shrinkage_:.3g}"
 
 
+def _others(path: Path, lines: list[str]) -> list[str]:
+    """The rows in that file that were not measured again."""
+    inside = path.read_text(encoding="utf-8").split("<!-- real clients begins -->")[1].split("<!-- real")[0]
+    known = {tuple(line.split("|")[1:4]) for line in lines}
+    rows = [line for line in inside.splitlines() if line.startswith("| ")]
+    return [row for row in rows if tuple(row.split("|")[1:4]) not in known]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
@@ -70,7 +78,7 @@ def main() -> None:
                 lines.append(f"| {name} | {most or 'half'} | {r} | {' | '.join(cells)} | {', '.join(chosen)} |")
                 print(lines[-1], f"{time.perf_counter() - started:.0f} s", flush=True)
                 if args.write:
-                    put(lines, args.write, "real clients")
+                    put([*lines[:2], *sorted(_others(args.write, lines)), *lines[2:]], args.write, "real clients")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Many small clients: `python benchmarks/personalized/scale.py [--clients 5000] [--write docs/personalized.md]`.
 
-Clients of 20 × 100, r = 5, of which 10 % take part in a round; then half as many clients at the same cohort, and half
-the cohort: seconds per round follow the cohort, not the number of clients.
+Clients of 20 × 100, r = 5, of which 10 % take part in a round; before that half the cohort of as many and of half as
+many clients: seconds per round follow the cohort, not the number of clients.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def clients(m: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=5000)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--write", type=Path)
     args = parser.parse_args()
     m, K = args.clients, args.clients // 10
@@ -47,7 +47,7 @@ def main() -> None:
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     print("\n".join(lines), flush=True)
-    for many, cohort in ((m // 2, K // 2), (m // 2, K), (m, K // 2), (m, K)):
+    for many, cohort in ((m // 2, K // 2), (m, K // 2), (m, K)):
         for name, server in (
             ("paper", PersonalPaper(5, 30.0, rounds=args.rounds, tol=-1.0, count=cohort)),
             ("auto", PersonalAuto(5, count=cohort)),

@@ -129,10 +129,10 @@ class PersonalClient(Client[Personal]):
 
     @task(releases={"losses": None})
     def validate(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
-        """Σ ‖x - U Uᵀx‖² over held-out rows, (kinds, 14)."""
+        """Σ ‖x - U Uᵀx‖² over the rows of each fold, held out in turn, (F, kinds, 14)."""
         rows, omega, r = self.folded(state, arrays), shares(np.array(LAMBDAS)), int(arrays["r"])
         kinds = arrays["kinds"].tolist()
-        losses = np.zeros((len(kinds), len(omega)))
+        losses = np.zeros((len(arrays["Q"]), len(kinds), len(omega)))
         for f, (Q, w) in enumerate(zip(arrays["Q"], arrays["w"], strict=True)):
             train, test = rows.split(f)
             if test.n == 0:
@@ -143,7 +143,7 @@ class PersonalClient(Client[Personal]):
             for row, kind in enumerate(kinds):
                 size = _prior_size(train, kind, arrays["v"][f], arrays["rows"][f])
                 U = blend(M, size * K, omega, r)
-                losses[row] += test.trace - np.einsum("lir,lir->l", U, H @ U)
+                losses[f, row] = test.trace - np.einsum("lir,lir->l", U, H @ U)
         return state, {"losses": losses}
 
     def own(self, state: Personal, arrays: Arrays) -> tuple[Array, Folded]:
