@@ -201,8 +201,8 @@ def test_a_torch_module_is_a_model(three: Any, tmp_path: Path) -> None:
         ({"method": "fedsgd", "cost_limit": 0.3}, "'fedsgd' cannot do cost_limit"),
         ({"method": "ssca", "local_steps": 3}, "'ssca' cannot do local_steps"),
         ({"class_weight": 3}, "class_weight"),
-        ({"privacy": object()}, "not in this version yet"),
-        ({"secure": True}, "not in this version yet"),
+        ({"privacy": object()}, "need privacy to be a fedspan.RowDP"),
+        ({"secure": 3}, "need secure to be True, False"),
         ({"random_state": -1}, "random_state"),
     ],
 )

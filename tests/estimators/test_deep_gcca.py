@@ -260,8 +260,8 @@ def test_a_checkpoint_of_other_networks_or_optimisers_is_refused(tmp_path: Path)
         ({"tol": float("nan")}, "need tol to be a number of at least 0"),
         ({"bits": 1}, "need bits to be an integer from 2 to 16"),
         ({"bits": 3, "first_bits": 40}, "need bits to be an integer from 2 to 16"),
-        ({"privacy": object()}, "not in this version yet"),
-        ({"secure": True}, "not in this version yet"),
+        ({"privacy": object()}, "no known sensitivity"),
+        ({"secure": 3}, "need secure to be True, False"),
         ({"networks": [network(2)]}, r"need one network for each of the 3 views \['north', 'east', 'south'\], got 1"),
         ({"networks": {"north": 1, "west": 2, "south": 3}}, "need one network for each of the 3 views"),
         ({"networks": nn.Linear(2, 1)}, "need a list or mapping with one network per view, got one Linear"),
@@ -362,3 +362,14 @@ def test_the_papers_toy(seed: int) -> None:
     assert max(alt["reached"], cute["reached"]) <= 20
     assert 1 - 3 * cute["reached"] / (32 * alt["reached"]) >= 0.89
     assert 1 - cute["sent"][cute["reached"]] / alt["sent"][alt["reached"]] >= 0.85
+
+
+def test_under_secure_aggregation_the_same_is_learned_from_sums() -> None:
+    views = [np.random.default_rng(i).normal(size=(60, 3)) for i in range(3)]
+    nets = [lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))] * 3
+    plain, secure = (
+        DeepFederatedGCCA(nets, rounds=4, local_steps=2, batch_size=30, secure=s, random_state=0).fit(views)
+        for s in (False, True)
+    )
+    np.testing.assert_allclose(secure.common_, plain.common_, atol=1e-6)
+    assert all(row["secure"] for row in secure.ledger_.rows() if row["event"] == "exchange")

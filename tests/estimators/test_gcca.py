@@ -243,8 +243,8 @@ def test_a_held_out_alignment_can_stop_it() -> None:
         ({"bits": "auto", "tol": 0}, "tol above 1e-14"),
         ({"ridge": -1.0}, "need ridge"),
         ({"tol": 1.5}, "need tol"),
-        ({"secure": True}, "not in this version yet"),
-        ({"privacy": "some"}, "not in this version yet"),
+        ({"secure": True}, "weights_ are those of single views"),
+        ({"privacy": "some"}, "no known sensitivity"),
     ],
     ids=str,
 )

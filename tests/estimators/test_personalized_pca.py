@@ -258,8 +258,8 @@ def test_features_of_different_scales_are_noticed(clients):
         ({"step": "safe", "method": "eigen"}, "step is for method='paper'"),
         ({"method": "eigen", "participation": Participation(count=2)}, "needs every client"),
         ({"participation": Participation(count=2, scheme=1)}, "scheme 2"),
-        ({"privacy": 1}, "not in this version yet"),
-        ({"secure": True}, "not in this version yet"),
+        ({"privacy": 1}, "RowDP"),
+        ({"secure": True}, "give collect=False"),
         ({"tol": -1}, "need tol"),
     ],
 )
@@ -302,3 +302,15 @@ def test_the_picture_shows_every_client(clients):
     assert len(titles) == 5
     order = np.argsort(model.distances_, kind="stable")
     assert titles == [f"{model.client_names_[i]}: {model.distances_[i]:.3f}" for i in order]
+
+
+@pytest.mark.parametrize("method", ["auto", "eigen", "paper"])
+def test_under_secure_aggregation_only_sums_are_seen_and_the_shared_part_is_the_same(method) -> None:
+    rng = np.random.default_rng(4)
+    clients = {name: rng.normal(size=(40, 6)) * [3, 2, 1, 1, 0.5, 0.5] for name in "abc"}
+    options = {"method": method, "max_rounds": 20, "tol": 0, "random_state": 0, "collect": False}
+    options |= {} if method == "auto" else {"shrinkage": 20.0}
+    plain, secure = (PersonalizedPCA(2, secure=s, **options).fit(clients) for s in (False, True))
+    assert largest_angle(plain.shared_components_.T, secure.shared_components_.T) < 1e-6
+    assert all(row["secure"] for row in secure.ledger_.rows() if row["event"] == "exchange")
+    np.testing.assert_allclose(secure.personalize(clients["a"]), plain.personalize(clients["a"]), atol=1e-6)

@@ -50,8 +50,8 @@ def measure(center: bool, scale: bool) -> Round[Moments]:
         if scale:
             squares = (yield from complete(Ask("spread", {"mean": mean}, Sum("squares")))).total["squares"]
             s = np.sqrt(squares / n)
-            # A constant column stays as it is, as in scikit-learn's StandardScaler.
-            shift["scale"] = np.where(s > 10 * np.finfo(np.float64).eps * np.abs(mean), s, 1.0)
+            # A constant column stays as it is; the rounding of its mean is no deviation (scikit-learn's rule).
+            shift["scale"] = np.where(s > n * np.finfo(np.float64).eps * np.abs(mean), s, 1.0)
     settled = yield from complete(Ask("settle", shift, Sum("n", "energy", "features")))
     n, clients = int(settled.total["n"]), len(settled.asked)
     d = int(settled.total["features"]) // clients

@@ -22,7 +22,7 @@ from fedspan.algorithms.networks import alone, made, outputs, with_parameters
 from fedspan.channel import IDENTITY, Channel, delta, only, quantize
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import FedspanError, InputError
-from fedspan.estimators.launch import launch, seed_from, whole
+from fedspan.estimators.launch import launch, secure_from, seed_from, whole
 from fedspan.estimators.model import load_model, save_model
 from fedspan.federation.views import is_lazy, open_view, view_sources
 from fedspan.ledger import Ledger
@@ -52,7 +52,9 @@ class DeepFederatedGCCA(BaseEstimator):  # type: ignore[misc]
     optimizer : a class of torch.optim (None: Adam), or a function from parameters to an optimiser.
     alpha : weight of the proximal term of the common representation; infinite: none.
     tol : stop when the common representation changes by at most this in a round; 0 runs all rounds.
-    privacy, secure : not in this version yet; anything but None and False is refused.
+    privacy : what leaves a view has no known sensitivity: anything but None is refused.
+    secure : True, or `Secure(threshold=…)`: the server sees sums over the views only (and the number of entities, and
+        digests of their ids).
     engine, callback, checkpoint, random_state : as in `FederatedPCA`; `info.estimate` is the current `common_`.
 
     Attributes
@@ -91,7 +93,7 @@ class DeepFederatedGCCA(BaseEstimator):  # type: ignore[misc]
         alpha: float = math.inf,
         tol: float = 0.0,
         privacy: Any = None,
-        secure: bool = False,
+        secure: Any = False,
         engine: Any = None,
         callback: Callable[[Info], None] | None = None,
         checkpoint: Any = None,
@@ -143,6 +145,7 @@ class DeepFederatedGCCA(BaseEstimator):  # type: ignore[misc]
         result = launch(
             solver, data, why="it was asked for", rounds=int(self.rounds), seed=seed, channel=channel, engine=engine,
             callback=self.callback, checkpoint=self.checkpoint, ledger=ledger, min_clients=min_clients,
+            secure=secure_from(self.secure),
             about={"networks": self._digest(networks)},
         )  # fmt: skip
         state = result.state
@@ -195,8 +198,8 @@ class DeepFederatedGCCA(BaseEstimator):  # type: ignore[misc]
             value, least = getattr(self, name), name in ("weight_decay", "tol")
             if not isinstance(value, int | float | np.floating) or not (value >= 0 if least else value > 0):
                 raise InputError(f"need {name} to be a number {'of at least' if least else 'above'} 0, got {value!r}")
-        if self.privacy is not None or self.secure:
-            raise InputError("differential privacy and secure aggregation are not in this version yet; leave them out")
+        if self.privacy is not None:
+            raise InputError("what leaves a view has no known sensitivity; leave privacy out")
         return DeepMaxVar(
             int(self.n_components), int(self.local_steps), int(self.batch_size or 0), float(self.lr),
             float(self.weight_decay), float(self.alpha), float(self.tol),
@@ -279,7 +282,7 @@ class _Kept:
     def clients(self) -> Sequence[str]:
         return self.engine.clients
 
-    def start(self, server: Server[Any], channel: Channel, seed: int) -> Session:
+    def start(self, server: Server[Any], channel: Channel, seed: int, *more: Any) -> Session:
         self.session = self.engine.start(server, channel, seed)
         return self.session
 

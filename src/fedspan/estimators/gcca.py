@@ -54,7 +54,8 @@ class FederatedGCCA(BaseEstimator):  # type: ignore[misc]
     max_rounds : stop after this many rounds.
     patience : with rows held out (see `fit`): stop after so many rounds without a better alignment of them, and return
         to the best. None: do not look at them.
-    privacy, secure : not in this version yet; anything but None and False is refused.
+    privacy : what leaves a view has no known sensitivity: anything but None is refused.
+    secure : anything but False is refused: the last exchange shows the server each view's weights.
     engine, callback, checkpoint, random_state : as in FederatedPCA.
 
     Attributes
@@ -93,7 +94,7 @@ class FederatedGCCA(BaseEstimator):  # type: ignore[misc]
         max_rounds: int = 200,
         patience: int | None = None,
         privacy: Any = None,
-        secure: bool = False,
+        secure: Any = False,
         engine: Any = None,
         callback: Callable[[Info], None] | None = None,
         checkpoint: Any = None,

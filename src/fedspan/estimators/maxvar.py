@@ -33,8 +33,13 @@ def check(model: Any) -> None:
         raise InputError(f"need tol from 0 (run all rounds) to below 1, got {model.tol!r}")
     if not isinstance(model.ridge, int | float | np.floating) or not 0 <= model.ridge < np.inf:
         raise InputError(f"need ridge to be a number of at least 0, got {model.ridge!r}")
-    if model.privacy is not None or model.secure:
-        raise InputError("differential privacy and secure aggregation are not in this version yet; leave them out")
+    if model.privacy is not None:
+        raise InputError("what leaves a view has no known sensitivity; leave privacy out")
+    if model.secure:
+        raise InputError(
+            "weights_ are those of single views, which secure aggregation would hide; leave secure out, or use "
+            "DeepFederatedGCCA, whose networks stay where they are"
+        )
 
 
 def choose(model: Any) -> tuple[Server[Any], int | str | None, str]:

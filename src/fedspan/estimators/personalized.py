@@ -19,7 +19,7 @@ from fedspan.algorithms.personalized import Personalized, PersonalState
 from fedspan.algorithms.personalized_client import LAMBDAS, personal_basis
 from fedspan.errors import InputError, nearest
 from fedspan.estimators.distances import distances_svg
-from fedspan.estimators.launch import launch, seed_from
+from fedspan.estimators.launch import launch, secure_from, seed_from
 from fedspan.estimators.model import load_model, save_model
 from fedspan.estimators.spectral import Request, checked
 from fedspan.federation.clients import named, open_clients
@@ -62,7 +62,9 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
         (`components_` is None; each site calls `personalize` on its own rows), and no client shows them to anyone.
     participation : a `Participation`: how many clients take part in a round (auto, paper). The last exchange, in which
         components are made, reaches all.
-    privacy, secure : not in this version yet; anything but None and False is refused.
+    privacy : components have no known sensitivity: anything but None is refused.
+    secure : True, or `Secure(threshold=…)`: the server sees sums over the clients only. It needs collect=False, since
+        collected components are those of single clients.
     engine, callback, checkpoint, random_state : as in `FederatedPCA`.
 
     What the server sees: of each client the leading 2k eigenpairs of its second moments (of all rows, and without each
@@ -107,7 +109,7 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
         collect: bool = True,
         participation: Participation | None = None,
         privacy: Any = None,
-        secure: bool = False,
+        secure: Any = False,
         engine: Any = None,
         callback: Callable[[Info], None] | None = None,
         checkpoint: Any = None,
@@ -148,6 +150,7 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
             solver, data, why="it was asked for" if self.method != "auto" else "it needs three exchanges",
             rounds=getattr(solver, "rounds", 3) + 1, seed=seed, engine=self.engine, callback=self.callback,
             checkpoint=self.checkpoint, ledger=ledger, min_clients=min_clients, about={"features": schema.n_features},
+            secure=secure_from(self.secure),
         )  # fmt: skip
         state: PersonalState = result.state
         self._learn(solver, state)
@@ -176,6 +179,13 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
             ),
             schema,
         )  # fmt: skip
+        if self.privacy is not None:
+            raise InputError("a client's own components have no known sensitivity; leave privacy out")
+        if secure_from(self.secure) and self.collect:
+            raise InputError(
+                "secure=True hides every client's part, collect=True would show its components; give collect=False, "
+                "and use personalize(X) at the clients"
+            )
         if self.method not in _METHODS:
             raise InputError(f"need a known method, got {self.method!r}; {nearest(str(self.method), _METHODS)}")
         if not isinstance(self.center, bool | str) or self.center not in _CENTER:
