@@ -283,7 +283,7 @@ class _Kept:
         return self.engine.clients
 
     def start(self, server: Server[Any], channel: Channel, seed: int, *more: Any) -> Session:
-        self.session = self.engine.start(server, channel, seed)
+        self.session = self.engine.start(server, channel, seed, *more)
         return self.session
 
     def parameters(self, names: list[str]) -> list[dict[str, Array]]:
