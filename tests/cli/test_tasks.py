@@ -19,9 +19,12 @@ from test_resume import wait_for_rounds
 
 import fedspan as library
 from fedspan.cli.job import load, parameters
-from fedspan.cli.tasks import TASKS, estimator
+from fedspan.cli.releases import shown
+from fedspan.cli.tasks import TASKS, choices, estimator
 from fedspan.errors import InputError
 from fedspan.federation.columns import as_labels
+from fedspan.ledger import Ledger, Note
+from fedspan.protocol import tasks_of
 
 Fedspan = Callable[..., Any]
 IDS = [f"p{i:02d}" for i in range(60)]
@@ -147,6 +150,34 @@ def test_a_task_from_files_to_report(jobs: Path, fedspan: Fedspan, task: str) ->
     assert fedspan("report", "run").exit_code == 0
     assert tree(jobs) == before
     assert "nothing to do" in fedspan("resume", "run").stdout
+
+
+@pytest.mark.parametrize(
+    ("task", "choice"),
+    [(t, c) for t in TASKS for c in choices(t) if t not in ("pca", "svd") and c not in ("auto", "ssca")],
+)
+def test_every_solver_and_method_has_its_report(jobs: Path, fedspan: Fedspan, task: str, choice: str) -> None:
+    """Nothing that left is without words, and no number is missing."""
+    path = jobs / f"{task}.toml"
+    path.write_text(path.read_text().replace("cost_limit = 0.4\n", ""))
+    result = fedspan("run", path, "--set", f"job.{TASKS[task].choice[0]}={choice}", "--out", "run")
+    assert result.exit_code == 0, result.output
+    body = (jobs / "run" / "report.html").read_text().split("<body>")[1].split("<h2>The job")[0]
+    assert "the arrays of the task" not in body
+    assert not re.search(r"\b(nan|inf|None)\b", body)
+    assert f"by method {choice} in" in body or f"by {choice} in" in body or f"by {choice[:-1]} in" in body  # fedsgdm
+
+
+def test_every_task_of_every_algorithm_has_words() -> None:
+    """What a client can be asked stands in the table of its family, under the name that the ledger gives the solver."""
+    servers = [getattr(library.algorithms, name) for name in library.algorithms.__all__]
+    for server in servers:
+        kind = getattr(server, "client", None)
+        if isinstance(kind, type):
+            ledger = Ledger()
+            ledger.add(Note(f"solver {server.__name__.lower()}, because of this test; seed 0"))
+            for name in tasks_of(kind):
+                assert not shown(ledger, name).startswith("the arrays of"), f"{server.__name__}: {name}"
 
 
 @pytest.mark.parametrize("task", TASKS)
