@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from fedspan.engines import InProcess
 from fedspan.engines.secure import SecureSession
+from fedspan.privacy.protection import Protection
 from fedspan.protocol import Ask
 
 # Shared machines are slow at times: a deadline would make tests fail by chance.
@@ -58,7 +59,8 @@ def shadowed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     def start_both(self: InProcess, server: Any, channel: Any, seed: int, *more: Any) -> Any:
         session: Any = begin(self, server, channel, seed, *more)
-        session.shadow = begin(InProcess(self.data, threads=1), server, channel, seed)
+        noised = [Protection(more[0].plan)] if more and more[0].plan else []
+        session.shadow = begin(InProcess(self.data, threads=1), server, channel, seed, *noised)
         return session
 
     def exchange_both(self: Any, ask: Ask, cohort: Any, *place: int) -> Any:

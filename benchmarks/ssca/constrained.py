@@ -79,9 +79,7 @@ def one(args: Any, data: Data, batch: int, rounds: int, name: str, seed: int) ->
     return found
 
 
-def same_cost(
-    method: Ssca, clients: Any, seed: int, threads: int | None, data: Any, target: float
-) -> tuple[float, ...]:
+def same_cost(method: Ssca, clients: Any, seed: int, threads: int | None, data: Any, target: float) -> list[float]:
     """The first iterate, looked at every 25 rounds, whose cost is at most the target; the last one if there is none."""
     found: list[list[float]] = []
 

@@ -7,11 +7,13 @@ Figures 1 and 2: training cost (over all rows) and test accuracy against the rou
 rows) and feature-based (ten clients of about 78 pixels). Figure 3: rounds until a test accuracy, against the work of a
 round. Figure 4: ‖ω‖² against the training cost, for λ (Algorithm 1) and U (Algorithm 2). Settings of section VI,
 step sizes as printed (paper=True). Means over --seeds for the curves with B = B·E = 100 of figure 1 (SSCA and FedSGD),
-over --more-seeds for the others. Curves on batches of all 6000 rows stop after --big-rounds.
+over --more-seeds for the others. Curves on batches of all 6000 rows stop after --big-rounds. Every run is kept in the
+folder, so that a command that was cut goes on.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -89,25 +91,37 @@ def feature_curves(rounds: int) -> list[Curve]:
     return out
 
 
-def measure(curve: Curve, data: Data, seeds: int, threads: int | None) -> dict[int, tuple[float, float, float]]:
+def measure(curve: Curve, data: Data, seeds: int, args: Any) -> dict[int, tuple[float, float, float]]:
     """Mean cost, accuracy and ‖ω‖² over the seeds at the rounds that are shown."""
-    seen: dict[int, list[tuple[float, float, float]]] = {}
+    started = time.perf_counter()
+    runs = [one(curve, data, seed, args) for seed in range(seeds)]
+    means = {t: tuple(np.mean([run[t] for run in runs], axis=0).tolist()) for t in runs[0] if t != "ms"}
+    shown = "  ".join(f"{t}: {F:.3f} {100 * a:.2f}%" for t, (F, a, _) in means.items())
+    seconds = f"{time.perf_counter() - started:6.0f} s, {np.mean([run['ms'] for run in runs]):.0f} ms a round"
+    print(f"  {curve.name:24} {seeds:2d} seeds {seconds}   {shown}", flush=True)
+    return {int(t): values for t, values in means.items()}  # type: ignore[misc]
+
+
+def one(curve: Curve, data: Data, seed: int, args: Any) -> dict[str, Any]:
+    """One run: what is shown of it, from the file in which it was kept, if it is there."""
+    kind = "features" if curve.vertical else "samples"
+    path = args.out / "kept" / f"{kind} {curve.name} {curve.method.rounds} rounds seed {seed}.json".replace(" ", "-")
+    if path.exists():
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    seen: dict[str, Any] = {}
 
     def look(info: Any) -> None:
         if info.round in SHOWN or info.round == curve.method.rounds:
             w = info.estimate
-            seen.setdefault(info.round, []).append((cost(data, w), accuracy(data, w), float(w @ w)))
+            seen[str(info.round)] = (cost(data, w), accuracy(data, w), float(w @ w))
 
-    started, spent, ran = time.perf_counter(), 0.0, 0
-    for seed in range(seeds):
-        clients = by_features(data) if curve.vertical else by_samples(data, seed)
-        result = solve(curve.method, clients, seed, threads, look)
-        spent, ran = spent + result.ledger.seconds, ran + result.rounds
-    means = {t: tuple(float(v) for v in np.mean(values, axis=0)) for t, values in seen.items()}
-    shown = "  ".join(f"{t}: {F:.3f} {100 * a:.2f}%" for t, (F, a, _) in means.items())
-    seconds = f"{time.perf_counter() - started:6.0f} s, {1e3 * spent / ran:.0f} ms a round"
-    print(f"  {curve.name:24} {seeds:2d} seeds {seconds}   {shown}", flush=True)
-    return means  # type: ignore[return-value]
+    result = solve(
+        curve.method, by_features(data) if curve.vertical else by_samples(data, seed), seed, args.threads, look
+    )
+    seen["ms"] = 1e3 * result.ledger.seconds / result.rounds
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(seen), encoding="utf-8")
+    return seen
 
 
 def draw_curves(title: str, found: dict[Curve, Any], out: Path, stem: str) -> None:
@@ -142,19 +156,19 @@ def trade_off(title: str, found: dict[Curve, Any], goal: float, out: Path, stem:
     )  # fmt: skip
 
 
-def sparsity(data: Data, seeds: int, rounds: int, threads: int | None, out: Path) -> None:
+def sparsity(data: Data, args: Any) -> None:
     """Figure 4: ‖ω‖² against the cost at the end."""
     lines: dict[str, list[tuple[float, float]]] = {"Algorithm 1, λ": [], "Algorithm 2, U": []}
-    options = steps(*SAMPLE[100])
+    options, rounds = steps(*SAMPLE[100]), args.rounds
     for value in (1e-5, 1e-4, 1e-3):
         curve = Curve(f"λ = {value:g}", Ssca(NET, 100, rounds, l2=value, paper=True, **options), 100)
-        F, _, norm = measure(curve, data, seeds, threads)[rounds]
+        F, _, norm = measure(curve, data, args.more_seeds, args)[rounds]
         lines["Algorithm 1, λ"].append((F, norm))
     for value in (0.1, 0.13, 0.2, 0.3):
         method = Ssca(NET, 100, rounds, objective="norm", limits=(Limit(value),), paper=True, **options)
-        F, _, norm = measure(Curve(f"U = {value:g}", method, 100), data, seeds, threads)[rounds]
+        F, _, norm = measure(Curve(f"U = {value:g}", method, 100), data, args.more_seeds, args)[rounds]
         lines["Algorithm 2, U"].append((F, norm))
-    (out / "figure-4.svg").write_text(
+    (args.out / "figure-4.svg").write_text(
         chart(lines, "Figure 4: model size against cost", "training cost", "‖ω‖²"), encoding="utf-8"
     )
 
@@ -187,7 +201,7 @@ def main() -> None:
         for curve in curves:
             if not only or curve.name in only:
                 must = number == "1" and curve.name in MUST
-                found[curve] = measure(curve, data, args.seeds if must else args.more_seeds, args.threads)
+                found[curve] = measure(curve, data, args.seeds if must else args.more_seeds, args)
         draw_curves(f"Figure {number}, {title}", found, args.out, f"figure-{number}")
         if "3" in figures:
             goal = 0.5 if args.quick else 0.93
@@ -197,7 +211,7 @@ def main() -> None:
             put(args.write, "curves", table(found))
     if "4" in figures:
         print("Figure 4, sample-based, B = 100", flush=True)
-        sparsity(data, args.more_seeds, args.rounds, args.threads, args.out)
+        sparsity(data, args)
     print(f"drawings in {args.out}")
 
 

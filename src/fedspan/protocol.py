@@ -114,15 +114,29 @@ class Sensitivity:
 
 
 @dataclass(frozen=True)
+class Public:
+    """The released array says nothing of the values in the rows: shapes, or digests of ids that all clients hold."""
+
+
+PUBLIC = Public()
+Declared = Sensitivity | Public | None
+
+
+@dataclass(frozen=True)
 class Task:
     """A declared task: its function and what it releases. An array without a sensitivity cannot be combined with DP."""
 
     name: str
     call: Callable[..., tuple[Any, Arrays]]
-    releases: Mapping[str, Sensitivity | None]
+    releases: Mapping[str, Declared]
+
+    @property
+    def public(self) -> bool:
+        """Whether nothing that it releases needs protection."""
+        return all(isinstance(declared, Public) for declared in self.releases.values())
 
 
-def task(*, releases: Mapping[str, Sensitivity | None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def task(*, releases: Mapping[str, Declared]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a client method `(self, state, arrays, rng) -> (state, arrays)` as callable over the wire."""
 
     def declare(method: Callable[..., Any]) -> Callable[..., Any]:

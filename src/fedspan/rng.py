@@ -6,6 +6,7 @@ engine, and the same run resumed after a crash draw the same numbers, whatever t
 
 from __future__ import annotations
 
+import os
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -19,6 +20,11 @@ def rng_for(seed: int, round: int, exchange: int, client: str, purpose: str) -> 
     key = blake2b(repr((round, exchange, client, purpose)).encode(), digest_size=16).digest()
     words = np.frombuffer(key, dtype="<u4").tolist()
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=words)))
+
+
+def secret_uniform(size: int) -> np.ndarray:
+    """Numbers in [0, 1) from the operating system, which nobody can repeat: for draws that must stay secret."""
+    return (np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)) * 2.0**-53
 
 
 class Streams(NamedTuple):

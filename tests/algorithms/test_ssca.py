@@ -209,7 +209,7 @@ def test_a_limit_holds_over_all_rows_and_the_norm_is_small() -> None:
 
 def test_closing_rounds_never_lose_feasibility_and_the_objective_falls() -> None:
     X, y = samples()
-    method, rows = limited(), list[tuple[float, float]]()
+    method, rows = limited(rounds=60), list[tuple[float, float]]()
 
     def look(info: Info) -> None:
         if info.round > method.stochastic:

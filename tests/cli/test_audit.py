@@ -83,9 +83,10 @@ def test_faps_is_not_solved_but_what_it_shows_is_said(world: Path, fedspan: Feds
     audit = find("out")
     for e, M in zip(audit.evidence, (truth(0, 40), truth(1, 25)), strict=True):
         assert min(p.error for p in e.course) > 0.3
+        assert e.least == min(e.fitted, e.course[-1].error, e.faps[-1].error)
         assert e.faps[0].off_diagonal > 0.1
         assert e.faps[-1].off_diagonal < 0.01
-        known = M - truth_block(M, e.split[0])  # all but P⊥MP⊥
+        known = M - truth_block(M, e.splits[-1][0])  # all but P⊥MP⊥
         assert e.faps[-1].error <= np.linalg.norm(M - known) / np.linalg.norm(M) + 0.01
 
 

@@ -89,3 +89,35 @@ def test_wrong_protection_ends_with_2(private: Path, fedspan: Fedspan, change: s
     assert result.exit_code == 2, result.output
     assert says in " ".join(result.stderr.split())
     assert tree(private) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (["secure.enabled=true"], "cannot be told from random bytes"),
+        (["secure.enabled=false"], "client 'north': the second moments that the server holds are off by"),
+    ],
+)
+def test_an_audit_of_a_protected_run_says_what_the_server_holds(
+    private: Path, fedspan: Fedspan, change: list[str], says: str
+) -> None:
+    words = [word for item in change for word in ("--set", item)]
+    assert fedspan("run", "job.toml", "--out", "out", "--transcript", *words).exit_code == 0
+    result = fedspan("audit", "out")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    assert says in text
+    assert "was a row there? nobody can tell better than with mu" in text
+    assert "epsilon 2 at delta 1e-06" in text
+    assert says in " ".join((private / "out" / "audit.html").read_text().replace("&#x27;", "'").split())
+
+
+def test_an_audit_sees_if_masks_were_missing(private: Path, fedspan: Fedspan) -> None:
+    """The test for randomness can fail: it is shown answers of a run without masks as if they had been masked."""
+    from fedspan.cli.protected import _randomness
+    from fedspan.engines.transcript import Transcript
+
+    assert fedspan("run", "job.toml", "--out", "out", "--transcript", "--set", "secure.enabled=false").exit_code == 0
+    from fedspan import Channel
+
+    assert "DIFFER" in _randomness(list(Transcript(private / "out" / "transcript").talks(Channel())))

@@ -32,6 +32,7 @@ from fedspan.algorithms import (
     PersonalAuto,
     PersonalEigen,
     PersonalPaper,
+    Sampling,
     Ssca,
     SscaMomentum,
     Ssi,
@@ -158,6 +159,12 @@ TABLE: dict[str, Row] = {
     "deep maxvar": Row(DeepMaxVar(k=2, steps=3, batch_size=16, alpha=5.0), rounds=3, clients=deep_views, angle=None),
     "ssca": Row(Ssca(NET, batch=2, rounds=5), clients=labelled, angle=None),
     "ssca clipped": Row(Ssca(NET, batch=2, rounds=5, clip=0.5), clients=labelled, angle=None),
+    "ssca private": Row(
+        Ssca(NET, batch=4, rounds=5, private=Sampling(111, 12, 0.2, simulate=True)),
+        clients=labelled,
+        angle=None,
+        privacy=SIMULATED,
+    ),
     "ssca limited": Row(
         Ssca(NET, batch=2, rounds=6, objective="norm", limits=(Limit(0.6),)), rounds=6, clients=labelled, angle=None
     ),

@@ -10,7 +10,18 @@ from fedspan.errors import ProtocolError
 from fedspan.privacy.masking import Secure
 from fedspan.run import run
 
-SUM_ONLY = {"ssi", "krylov", "krylov rounded", "faps", "faps accelerated", "localpower", "drsvd", "gram"}
+SUM_ONLY = {
+    "ssi",
+    "krylov",
+    "krylov rounded",
+    "faps",
+    "faps accelerated",
+    "localpower",
+    "drsvd",
+    "gram",
+    "noisy gram",
+    "noisy block",
+}
 
 
 @pytest.mark.parametrize("threshold", [None, 3], ids=["all", "shares"])
@@ -20,7 +31,8 @@ def test_every_sum_is_that_of_the_plain_run_to_the_step(
 ) -> None:
     row = TABLE[name]
     try:
-        run(row.server, InProcess(row.clients(), threads=1), rounds=row.rounds, seed=3, secure=Secure(threshold))
+        engine = InProcess(row.clients(), threads=1)
+        run(row.server, engine, rounds=row.rounds, seed=3, secure=Secure(threshold), privacy=row.plan())
     except ProtocolError as error:
         assert "sees sums only" in str(error)  # noqa: PT017 - an algorithm asks for sums, or is refused
         assert name not in SUM_ONLY

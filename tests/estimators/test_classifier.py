@@ -107,6 +107,14 @@ def test_an_infeasible_limit_is_named_with_what_was_reached(three: Any) -> None:
     assert model.verified_["cost ≤ 1e-06"] == pytest.approx(mean_loss(model, X, y))
 
 
+def test_a_limit_that_was_not_verified_is_not_claimed_to_hold(three: Any) -> None:
+    as_printed = Ssca(paper=True, rho=Steps(0.3, 0.1), gamma=Steps(0.3, 0.1))
+    with pytest.warns(ConvergenceWarning, match="not verified"):
+        model = FederatedClassifier(**SMALL | {"rounds": 20}, method=as_printed, cost_limit=5.0).fit(*three)
+    assert not model.converged_
+    assert model.verified_ == {}
+
+
 def test_limits_on_groups_hold(three: Any) -> None:
     X, y = people()
     Xs, ys = three

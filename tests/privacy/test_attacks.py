@@ -12,6 +12,7 @@ from fedspan.errors import InputError
 from fedspan.privacy.attacks import (
     Pairs,
     error,
+    faps_fit,
     faps_leak,
     from_entries,
     membership,
@@ -170,6 +171,53 @@ def test_faps_shows_the_off_diagonal_block_and_beta_where_x_is_z() -> None:
     full = faps_leak(Z, Y, Z.T @ M @ Z, float(np.trace(M))).M
     assert np.trace(full) == pytest.approx(np.trace(M))
     np.testing.assert_allclose((full - leak.M) @ Z, 0, atol=1e-10)
+
+
+def split(M: np.ndarray, X: np.ndarray, Z: np.ndarray, b: float) -> np.ndarray:
+    """Y of FAPS, (18) and (19)."""
+    W = X @ (X.T @ M @ X) - M @ X
+    return b * X @ (X.T @ Z) - X @ (W.T @ Z) - W @ (X.T @ Z)
+
+
+def test_the_fit_of_all_rounds_is_the_weighted_least_squares_solution() -> None:
+    """Against lstsq on all d(d+1)/2 unknowns; X is near Z in some rounds and far in others."""
+    rng, d, k, b = np.random.default_rng(10), 7, 2, 3.0
+    M, shown, left, right = gram(rng, 20, d), [], [], []
+    units = [np.eye(d)[[i]].T @ np.eye(d)[[j]] for i in range(d) for j in range(i, d)]
+    units = [(E + E.T) / 2 for E in units]
+    raw = []
+    for t in range(12):
+        Z = basis(rng, d, k)
+        X = np.linalg.qr(Z + 0.5 * (t % 3) * rng.normal(size=(d, k)))[0]
+        Y, f = split(M, X, Z, b), float(np.trace(Z.T @ M @ Z))
+        shown.append((Z, Y, f))
+        H = Z.T @ Y
+        raw.append(1 / max(np.linalg.norm(H - np.eye(k) * np.trace(H) / k), 1e-3 * np.linalg.norm(H)))
+    for (Z, Y, f), w in zip(shown, np.array(raw) / max(raw), strict=True):
+        P = np.eye(d) - Z @ Z.T
+        left += [w * np.column_stack([(P @ E @ Z).ravel() for E in units])]
+        left += [np.array([[np.sum(Z * (E @ Z)) / np.sqrt(k) for E in units]])]
+        right += [w * (P @ Y).ravel(), np.array([f / np.sqrt(k)])]
+    x = np.linalg.lstsq(np.vstack(left), np.concatenate(right), rcond=None)[0]
+    want = sum(a * E for a, E in zip(x, units, strict=True))
+    *_, found = faps_fit(shown, np.eye(d), steps=400)
+    np.testing.assert_allclose(found, want, atol=1e-4 * np.linalg.norm(want))
+
+
+def test_the_fit_recovers_the_matrix_if_the_mask_is_off_and_not_if_it_is_on() -> None:
+    """With X = Z in all rounds the equations are exact, and enough rounds determine M: FAPS rests on X ≠ Z alone."""
+    rng, d, k = np.random.default_rng(11), 10, 2
+    M = gram(rng, 30, d)
+    bare, masked = [], []
+    for _ in range(20):
+        Z = basis(rng, d, k)
+        f = float(np.trace(Z.T @ M @ Z))
+        bare.append((Z, split(M, Z, Z, 5.0), f))
+        masked.append((Z, split(M, np.linalg.eigh(M)[1][:, -k:], Z, 5.0), f))
+    even = np.eye(d) * np.trace(M) / d
+    *_, found = faps_fit(bare, even)
+    assert error(found, M) < 1e-6
+    assert min(error(found, M) for found in faps_fit(masked, even)) > 0.5 * error(even, M)
 
 
 def test_membership_without_noise_is_certain_and_with_noise_is_measured() -> None:

@@ -344,6 +344,22 @@ def test_the_server_cannot_tell_one_client_that_it_is_in_and_the_others_that_it_
     refused(victim, "@unmask", {"agreed": marks(5, 0), "tags": mine}, "need 3 clients that agree, got 1")
 
 
+def test_a_client_that_did_not_answer_cannot_be_said_to_agree() -> None:
+    router, _, request = agreed(present=(0, 1, 2, 3))
+    everyone = {**request, "agreed": marks(5, 0, 1, 2, 3, 4)}
+    refused(router.parties["c000"], "@unmask", everyone, "someone who did not answer is said to agree")
+
+
+def test_the_mask_of_its_own_that_a_client_shows_opens_no_other_exchange() -> None:
+    router, _, request = agreed()
+    party = router.parties["c000"]
+    seed = party.answer("@unmask", request, HERE)["seed"].tobytes()
+    assert seed == own_seed(party.root, party.circle.context, HERE)
+    for place in ((1, 1), (2, 0)):
+        assert seed != own_seed(party.root, party.circle.context, place)
+    assert seed != own_seed(party.root, b"another epoch", HERE)
+
+
 def test_never_both_kinds_for_one_client() -> None:
     router, shares, request = agreed(present=(0, 1, 2, 3))
     party = router.parties["c000"]

@@ -298,3 +298,29 @@ def test_the_papers_noise_is_labelled_as_what_it_is() -> None:
     assert 0 < projection_distance(svd.components_.T, V) < 0.1
     with pytest.raises(InputError, match="solver='fedpower'"):
         FederatedSVD(1, solver="gram", privacy=PaperDP(1.0)).fit([A])
+
+
+@pytest.mark.parametrize("m", [1, 10])
+def test_clients_of_a_secure_sum_share_its_noise(m: int) -> None:
+    """The sum has what is needed and no more, however many clients there are."""
+    plan = plan_for(DP, PrivateClient, [Release("project", "Y", 1, 1.0)], spread=m)
+    task = tasks_of(PrivateClient)["project"]
+    nothing = {"Y": np.zeros((40, 100))}
+    total = sum(Guard(plan).protect(task, nothing, Streams(0, 1, 0, str(i)))["Y"] for i in range(m))
+    g = noise.step(plan.sensitivity(task, "Y"), 4000)
+    planned = plan.noise["project"]["Y"] * plan.sensitivity(task, "Y")
+    assert (total * g).std() == pytest.approx(planned, rel=0.04)
+
+
+def test_a_private_secure_run_is_the_private_run_to_the_bit() -> None:
+    from fedspan import Secure
+
+    clients = {name: table(300, seed=i) for i, name in enumerate(["a", "b", "c"])}
+    dp = RowDP(1.0, 1e-6, 2.0, simulate=True)
+    server = NoisyGram(k=2)
+    plan = plan_for(dp, PrivateClient, [Release(*p) for p in server.planned()], spread=3)
+    plain, secure = (
+        run(server, InProcess(clients), rounds=1, seed=0, privacy=plan, secure=s) for s in (None, Secure())
+    )
+    np.testing.assert_array_equal(secure.state.Z, plain.state.Z)
+    assert secure.ledger.epsilon(1e-6) == plain.ledger.epsilon(1e-6) <= 1.00001

@@ -5,7 +5,7 @@ from fedspan.algorithms.faps import Faps
 from fedspan.algorithms.fedpower import FedPower
 from fedspan.algorithms.fedsgd import FedAvg, FedSgd, SscaMomentum
 from fedspan.algorithms.krylov import Davidson, Krylov, Prior
-from fedspan.algorithms.learning import Limit, Steps
+from fedspan.algorithms.learning import Limit, Sampling, Steps
 from fedspan.algorithms.maxvar import AltMaxVar, CuteMaxVar, Mvlsa
 from fedspan.algorithms.maxvar_krylov import MaxVarKrylov
 from fedspan.algorithms.oneshot import DrSvd, Gram, Uda, Wda
@@ -42,6 +42,7 @@ __all__ = [
     "PersonalEigen",
     "PersonalPaper",
     "Prior",
+    "Sampling",
     "Ssca",
     "SscaMomentum",
     "Ssi",

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedspan.errors import InputError
-from fedspan.protocol import Array, Arrays, Ask, Client, Round, complete, task
+from fedspan.protocol import PUBLIC, Array, Arrays, Ask, Client, Round, complete, task
 from fedspan.rng import Streams
 
 C = TypeVar("C")
@@ -39,7 +39,7 @@ class EntitiesClient(Client[C]):
 
     entities: Entities
 
-    @task(releases={"n": None, "digest": None})
+    @task(releases={"n": PUBLIC, "digest": PUBLIC})
     def identify(self, state: C, arrays: Arrays, rng: Streams) -> tuple[C, Arrays]:
         """How many rows there are, and one digest of all their ids (no bytes if they have none)."""
         n, ids = np.array(self.entities.X.shape[0]), self.entities.ids
@@ -49,7 +49,7 @@ class EntitiesClient(Client[C]):
             raise InputError(f"need one id for each of the {int(n)} rows, got {len(ids)}")
         return state, {"n": n, "digest": np.frombuffer(self._digest(arrays, 16, ids), dtype=np.uint8)}
 
-    @task(releases={"digests": None})
+    @task(releases={"digests": PUBLIC})
     def identify_rows(self, state: C, arrays: Arrays, rng: Streams) -> tuple[C, Arrays]:
         """A digest of every row's id, cut to 4 bytes."""
         ids = [] if self.entities.ids is None else self.entities.ids

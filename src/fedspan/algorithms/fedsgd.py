@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspan.algorithms.learning import Opening, SampleBased, SampleClient, Steps, finite, mean, usable
+from fedspan.algorithms.learning import Opening, SampleBased, SampleClient, Sampling, Steps, finite, mean, usable
 from fedspan.errors import ClientError, InputError
 from fedspan.numerics.swish import Swish
 from fedspan.protocol import Array, Arrays, Ask, Client, Round, Sensitivity, Server, Sum, task
@@ -45,6 +45,7 @@ class FedSgd(SampleBased, Server[SgdState]):
     rate: Steps = _RATE
     momentum: float = 0.0
     clip: float = 0.0
+    private: Sampling | None = None
 
     State = SgdState
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedspan.errors import ClientError, InputError
-from fedspan.numerics.swish import Swish, cross_entropy, floats, gradient, gradient_norms
+from fedspan.numerics.swish import Swish, cross_entropy, floats, gradient, gradient_norms, losses, swish
 from fedspan.protocol import Array, Arrays, Ask, Client, Round, Sensitivity, Sum, complete, task
-from fedspan.rng import Streams
+from fedspan.rng import Streams, secret_uniform
 
 _BLOCK = 2000  # rows of a pass over all of them
 
@@ -75,6 +75,20 @@ class Opening:
     features: tuple[int, ...]  # of all clients together, or of each one if they hold different ones
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """What is public in a private run: the rows of all clients together, the features, and the rate of sampling.
+
+    Every row is in a batch with probability `rate`, by a draw of its client that nobody else can repeat (unless
+    `simulate`, for runs that repeat): so the privacy of a round is that of a secret sample.
+    """
+
+    rows: int
+    features: int
+    rate: float
+    simulate: bool = False
+
+
 class Sums(NamedTuple):
     """What one gathering gives: the rows that each part stands for, mean losses, mean gradients; finite or not."""
 
@@ -108,12 +122,12 @@ class LabelledRows:
             if not np.isfinite(rows.data if hasattr(rows, "tocsr") else rows).all():
                 raise InputError("need finite numbers, got NaN or infinity in the rows; drop them or impute the values")
 
-    def _look(self, omega: Array, at: Any) -> tuple[Any, ...]:
+    def _look(self, omega: Array, at: Array | slice) -> tuple[Any, ...]:
         X, (W0, W1) = floats(self.X[at]), self.net.split(omega)
         weight = None if self.weight is None else self.weight[at]
         return X, *cross_entropy(X @ W1.astype(X.dtype, copy=False), W0, self.y[at], weight)
 
-    def sums(self, omega: Array, at: Array) -> tuple[Array, Array]:
+    def sums(self, omega: Array, at: Array | slice) -> tuple[Array, Array]:
         """Σ f_g (G,) and Σ ∇f_g (G, d) over the rows `at`."""
         X, loss, E, S, D = self._look(omega, at)
         if self.part is None:
@@ -123,9 +137,12 @@ class LabelledRows:
         grads = [gradient(X[rows], S[rows], E[rows], D[rows]) for rows in inside]
         return np.bincount(part, weights=loss, minlength=self.parts), np.stack(grads)
 
-    def losses(self, omega: Array, at: Array) -> Array:
+    def losses(self, omega: Array, at: Array | slice) -> Array:
         """Σ f_g (G,) alone."""
-        loss = self._look(omega, at)[1]
+        X, (W0, W1) = floats(self.X[at]), self.net.split(omega)
+        S = swish(X @ W1.astype(X.dtype, copy=False))[0]
+        weight = None if self.weight is None else self.weight[at]
+        loss, _ = losses(S @ W0.astype(S.dtype, copy=False), self.y[at], weight)
         return np.array([loss.sum()]) if self.part is None else np.bincount(self.part[at], loss, minlength=self.parts)
 
     def clipped(self, omega: Array, at: Array, clip: float) -> Array:
@@ -140,12 +157,23 @@ class SampleClient(Client[None]):
 
     State = type(None)
 
-    def __init__(self, data: Any, hidden: int = 0, classes: int = 0, batch: int = 0, clip: float = 0.0) -> None:
+    def __init__(
+        self,
+        data: Any,
+        hidden: int = 0,
+        classes: int = 0,
+        batch: int = 0,
+        clip: float = 0.0,
+        rate: float = 0.0,
+        simulate: bool = False,
+        row_norm: float = 0.0,
+    ) -> None:
+        clip = row_norm or clip  # a site that protects its rows bounds what each of them says
         if isinstance(data, tuple):
             X, y, weight, part, parts = (*data, *(None, None, 1)[len(data) - 2 :]) if len(data) < 5 else data
             data = LabelledRows(X, y, weight, part, parts, hidden, classes)
-        self.rows, self.batch, self.clip = data, batch, clip
-        if batch > data.n:
+        self.rows, self.batch, self.clip, self.rate, self.simulate = data, batch, clip, rate, simulate
+        if batch > data.n and not rate:
             raise InputError(
                 f"need a batch of at most this client's {data.n} rows, got {batch}; lower batch_size to {data.n}, "
                 "or leave this client out"
@@ -155,9 +183,12 @@ class SampleClient(Client[None]):
         return None
 
     def draw(self, rng: Streams, size: int) -> Array:
-        """The numbers of a batch of rows, drawn without replacement; of all rows, if size is 0."""
-        n = self.rows.n
-        return np.arange(n) if size in (0, n) else np.sort(rng("batch").choice(n, size, replace=False))
+        """The numbers of a batch of rows, drawn without replacement."""
+        return np.sort(rng("batch").choice(self.rows.n, size, replace=False))
+
+    def everything(self) -> list[slice]:
+        """All rows, in blocks that fit a cache, without a copy."""
+        return [slice(k, min(k + _BLOCK, self.rows.n)) for k in range(0, self.rows.n, _BLOCK)]
 
     @task(releases={"n": Sensitivity(0), "features": Sensitivity(0)})
     def open(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
@@ -168,18 +199,20 @@ class SampleClient(Client[None]):
     @task(releases={"n": Sensitivity(0), "loss": None, "grad": None, "bad": None})
     def gradient(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
         """(N_i/B) Σ f_g and (N_i/B) Σ ∇f_g over a batch: q_{s,m} of Algorithms 1 and 2, line 4."""
-        at = self.draw(rng, int(arrays["batch"]) if "batch" in arrays else self.batch)
+        n, B = self.rows.n, int(arrays["batch"]) if "batch" in arrays else self.batch
+        whole = B in (0, n)
+        blocks = self.everything() if whole else np.array_split(self.draw(rng, B), -(-B // _BLOCK))
         with np.errstate(over="ignore", invalid="ignore"):
-            pieces = [self.rows.sums(arrays["omega"], at[k : k + _BLOCK]) for k in range(0, len(at), _BLOCK)]
-        loss, grad = (np.sum(part, axis=0) * (self.rows.n / len(at)) for part in zip(*pieces, strict=True))
+            pieces = [self.rows.sums(arrays["omega"], at) for at in blocks]
+        scale = 1.0 if whole else n / B
+        loss, grad = (sum(part[1:], start=part[0]) * scale for part in zip(*pieces, strict=True))
         return state, {"n": self.rows.counts, **finite(loss=loss, grad=grad)}
 
     @task(releases={"n": Sensitivity(0), "loss": None, "bad": None})
     def losses(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
         """Σ f_g over all rows: one number for each part, so that a constraint can be verified."""
-        at = np.arange(self.rows.n)
         with np.errstate(over="ignore", invalid="ignore"):
-            pieces = [self.rows.losses(arrays["omega"], at[k : k + _BLOCK]) for k in range(0, len(at), _BLOCK)]
+            pieces = [self.rows.losses(arrays["omega"], at) for at in self.everything()]
         return state, {"n": self.rows.counts, **finite(loss=np.sum(pieces, axis=0))}
 
     @task(releases={"n": Sensitivity(0), "grad": Sensitivity(1)})
@@ -191,6 +224,13 @@ class SampleClient(Client[None]):
         size = max(1, round(float(arrays["share"]) * self.rows.n))
         at = self.draw(rng, size)
         return state, {"n": np.array(size), "grad": self.rows.clipped(arrays["omega"], at, self.clip)[None]}
+
+    @task(releases={"grad": Sensitivity(1)})
+    def sampled(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+        """Σ ∇f over rows that are each in it with probability `rate`, each of norm at most `clip`."""
+        uniform = rng("sample").random(self.rows.n) if self.simulate else secret_uniform(self.rows.n)
+        at = np.flatnonzero(uniform < self.rate)
+        return state, {"grad": self.rows.clipped(arrays["omega"], at, self.clip)[None].astype(np.float64)}
 
 
 def finite(**arrays: Array) -> dict[str, Array]:
@@ -212,13 +252,23 @@ class SampleBased:
     model: Any
     batch: int
     clip: float
+    rounds: int
+    private: Sampling | None
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         sizes = {"hidden": self.model.hidden, "classes": self.model.classes} if isinstance(self.model, Swish) else {}
-        return {**sizes, "batch": self.batch, "clip": self.clip}
+        draw = {"rate": self.private.rate, "simulate": self.private.simulate} if self.private else {}
+        return {**sizes, "batch": self.batch, "clip": self.clip, **draw}
+
+    def planned(self) -> list[tuple[str, str, int, float, float]]:
+        """What a private run will release: (task, array, how often, share of the budget, rate of sampling)."""
+        return [("sampled", "grad", self.rounds, 1.0, self.private.rate)] if self.private else []
 
     def opening(self, rng: Streams) -> Round[tuple[Opening, Array]]:
         """N_g, and ω¹."""
+        if self.private:
+            p = self.private
+            return Opening(np.array([p.rows]), (), (p.features,)), self.model.start(p.features, rng("start"))
         replies = yield from complete(Ask("open", want=Sum("n", "features")))
         clients, features = len(replies.asked), int(replies.total["features"])
         if features % clients:
@@ -231,6 +281,10 @@ class SampleBased:
 
     def gather(self, omega: Array, opening: Opening, rng: Streams) -> Round[Sums]:
         """Mean losses and gradients of a batch: lines 3 and 4 of Algorithms 1 and 2. Clients that fail are left out."""
+        if self.private:
+            total = _some((yield Ask("sampled", {"omega": omega}, Sum("grad"))).total)
+            expected = self.private.rate * self.private.rows
+            return Sums(opening.n, np.full(1, np.nan), total["grad"] / expected, True)
         if self.clip:
             share = min(1.0, self.batch * len(opening.clients) / float(opening.n.sum()))
             ask = Ask("clipped", {"omega": omega, "share": np.array(share)}, Sum("n", "grad"))

@@ -24,7 +24,7 @@ from fedspan.algorithms.views import ViewClient, open_views, view_options
 from fedspan.algorithms.weigh import Answer, Watch, held_out_accuracy, metrics_of, no_better, watched, weigh
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid
-from fedspan.numerics.maxvar import common_step
+from fedspan.numerics.maxvar import common_step, projected_residual
 from fedspan.numerics.precondition import low_rank
 from fedspan.protocol import Array, Ask, Client, Round, Server, Sum, complete
 from fedspan.rng import Streams
@@ -96,8 +96,8 @@ class AltMaxVar(Server[MaxVarState]):
         G, t = state.G, state.t + 1
         total = (yield from complete(Ask("update", {"G": G}, Sum("M", "cost", "slope")))).total
         M = total["M"]  # lines 12 to 28
-        off = float(np.sum((M - G @ (G.T @ M)) ** 2)) + max(float(total["slope"]), 0.0)
-        kkt = math.sqrt(off) / (state.views * self.k)
+        slope = math.sqrt(max(float(total["slope"]), 0.0)) / (state.views * self.k)
+        kkt = math.hypot(projected_residual(M, G, state.views), slope)  # (23)
         G_next = common_step(M, G, self.alpha, self.center)  # line 29
         watch = state.watch
         if self.patience:
@@ -123,8 +123,7 @@ class CuteMaxVar(AltMaxVar):
     """Algorithm 1: AltMaxVar through a channel that quantises differences on both links.
 
     Differs from the paper: the first exchange goes at 8 bits (the channel's choice; full precision is selectable), and
-    there is no proximal term unless `alpha` is given: it makes the iteration one on P + I/α, which converges slower,
-    and at 3 bits and more there was nothing for it to guard against.
+    there is no proximal term unless `alpha` is given: it makes the iteration one on P + I/α, which converges slower.
     """
 
 

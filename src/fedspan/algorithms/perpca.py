@@ -28,6 +28,12 @@ def unique(own: Part, U: Array, count: int) -> Array:
     """V_i (d, count): the leading eigenvectors of M_i deflated by U, perpendicular to U."""
     if count == 0:
         return np.zeros((len(U), 0))
+    if own.B is not None and own.n >= count:
+        D = own.B - (own.B @ U) @ U.T
+        S = Part(own.n, own.trace, D, None).leading(count)
+        size = np.linalg.norm(S, axis=0)
+        if size[-1] > 1e-3 * size[0]:  # else its rows do not determine so many
+            return S / size
     extra = np.linalg.qr(np.hstack([U, np.eye(len(U), count)]))[0]  # so that there are enough, whatever the rows
     P = own.basis(extra)
     C = U if P is None else P.T @ U

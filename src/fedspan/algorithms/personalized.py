@@ -13,7 +13,8 @@ minimisers): U_i = top_r(M_i + λ K_i), where the kinds of shared part K_i are
 
 λ by cross-validation: `sketch` (each client, for all rows and without each of F folds: the 2r leading eigenpairs of its
 M_i, n_i, t_i), `validate` (losses on the held-out fold for 14 values of λ; every fold has its own Q, or the held-out
-rows would have shaped it), and the server takes the λ of the least sum.
+rows would have shaped it), and the server takes the λ of the least sum, if it is better than local and global PCA by
+more than 2 %, or by more than two standard errors over the folds.
 
 What the server sees. share="eigenpairs": of every client its leading 2r eigenpairs (of all rows, and without each
 fold), sizes, traces and the squares of its columns; then sums of losses. share="sums": only sums over clients, of the
@@ -189,7 +190,7 @@ class Personalized(Server[PersonalState]):
         return shared, came
 
     def choose(self, state: PersonalState, kinds: tuple[int, ...]) -> Round[PersonalState]:
-        """λ (and the kind of shared part) of the least held-out loss."""
+        """λ (and the kind of shared part) by held-out losses: see `decide`."""
         s = state.shared
         assert s is not None  # noqa: S101 - for the type checker
         r = self.k
@@ -198,25 +199,28 @@ class Personalized(Server[PersonalState]):
             **state.shift, "Q": Q, "w": w, "v": s.v[1:], "rows": s.rows[1:], "kinds": np.array(kinds), "r": np.array(r),
         }  # fmt: skip
         losses = (yield Ask("validate", ask, Sum("losses"), state.cohort)).total["losses"]
-        row, column = np.unravel_index(int(np.argmin(losses)), losses.shape)
-        return replace(state, losses=losses, kind=kinds[row], shrinkage=LAMBDAS[column])
+        row, column = decide(losses)
+        kept = replace(s, Q=s.Q[:1], w=s.w[:1], v=s.v[:1], rows=s.rows[:1])  # the folds have done their work
+        return replace(state, shared=kept, losses=losses.sum(axis=0), kind=kinds[row], shrinkage=LAMBDAS[column])
 
     def begin(self, rng: Streams) -> Round[PersonalState]:
         """The opening of the methods that iterate: scale of the data, λ of kind 2 if it is to be found, V₀."""
         shift = yield from self.measure()
         clients = yield from self.everyone(shift)
         shared, came = yield from self.survey(shift, self.draw(clients, rng))
-        V = (
-            shared.Q[0, :, : self.k]
-            if self.start == "global"
-            else random_point(rng("start"), *shared.Q[0, :, : self.k].shape)
-        )
+        V = shared.Q[0, :, : self.k]
+        if self.start == "random":
+            V = random_point(rng("start"), *V.shape)
         state = replace(blank(shift, clients), shared=shared, cohort=came, V=V, kind=2)
         unit = float(shared.rows[0] * shared.v[0]) / self.k
-        if self.shrinkage != "auto":
-            return replace(state, shrinkage=min(float(self.shrinkage), _MOST * unit))
-        state = yield from self.choose(state, (2,))
-        return replace(state, shrinkage=min(state.shrinkage, _MOST) * unit)
+        if self.shrinkage == "auto":
+            state = yield from self.choose(state, (2,))
+            state = replace(state, shrinkage=state.shrinkage * unit)
+        else:
+            state = replace(state, shrinkage=float(self.shrinkage))
+        if state.shrinkage < _MOST * unit:
+            return state
+        return replace(state, shrinkage=_MOST * unit, V=shared.Q[0, :, : self.k], change=0.0)  # all U_i are V: solved
 
     def moved(self, state: PersonalState, V: Array, objective: float) -> PersonalState:
         """The state after an iteration."""
@@ -263,6 +267,21 @@ class Personalized(Server[PersonalState]):
             "objective": state.objective, "change": state.change, "shrinkage": state.shrinkage,
             "distance": state.collected.mean_distance,
         }  # fmt: skip
+
+
+def decide(losses: Array) -> tuple[int, int]:
+    """(kind, λ) as indices into losses (F, kinds, 14): the least sum over the folds.
+
+    But where that is better than the better of local and global by less than 2 %, and by less than two standard errors
+    (over the folds), that one: a small gain which a few outlying rows of one fold make is none.
+    """
+    total = losses.sum(axis=0)
+    row, column = (int(i) for i in np.unravel_index(int(np.argmin(total)), total.shape))
+    end = 0 if total[0, 0] <= total[0, -1] else total.shape[1] - 1
+    gain = losses[:, 0, end] - losses[:, row, column]
+    if gain.sum() <= min(0.02 * total[0, end], 2 * gain.std(ddof=1) * np.sqrt(len(gain))):
+        return 0, end
+    return row, column
 
 
 def blank(shift: Mapping[str, Array], clients: tuple[str, ...]) -> PersonalState:

@@ -16,6 +16,7 @@ from fedspan.numerics.stiefel import align, span_distance
 from fedspan.protocol import Array, Arrays, Client, Sensitivity, task
 from fedspan.rng import Streams
 
+_MOST_FEATURES = 5000  # for which d×d numbers are sent
 LAMBDAS = (0.0, *(10.0**e for e in np.linspace(-3, 2, 12)), math.inf)
 
 
@@ -117,16 +118,21 @@ class PersonalClient(Client[Personal]):
     @task(releases={"G": None, "n": Sensitivity(0), "trace": None, "squares": None})
     def gram(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """The triangles of the second moments (1 + F, d(d+1)/2), to be summed."""
+        if self.rows.d > _MOST_FEATURES:
+            raise InputError(
+                f"need at most {_MOST_FEATURES} features to send sums of second moments, got {self.rows.d}; "
+                "use share='eigenpairs', or choose fewer columns"
+            )
         state, rows, parts = self.parts(arrays, state, rng)
         G = np.stack([pack_triangle(part.within(None)) for part in parts])
         return state, {"G": G, **_sizes(parts), "squares": rows.squares()}
 
     @task(releases={"losses": None})
     def validate(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
-        """Σ ‖x - U Uᵀx‖² over held-out rows, (kinds, 14)."""
+        """Σ ‖x - U Uᵀx‖² over the rows of each fold, held out in turn, (F, kinds, 14)."""
         rows, omega, r = self.folded(state, arrays), shares(np.array(LAMBDAS)), int(arrays["r"])
         kinds = arrays["kinds"].tolist()
-        losses = np.zeros((len(kinds), len(omega)))
+        losses = np.zeros((len(arrays["Q"]), len(kinds), len(omega)))
         for f, (Q, w) in enumerate(zip(arrays["Q"], arrays["w"], strict=True)):
             train, test = rows.split(f)
             if test.n == 0:
@@ -137,7 +143,7 @@ class PersonalClient(Client[Personal]):
             for row, kind in enumerate(kinds):
                 size = _prior_size(train, kind, arrays["v"][f], arrays["rows"][f])
                 U = blend(M, size * K, omega, r)
-                losses[row] += test.trace - np.einsum("lir,lir->l", U, H @ U)
+                losses[f, row] = test.trace - np.einsum("lir,lir->l", U, H @ U)
         return state, {"losses": losses}
 
     def own(self, state: Personal, arrays: Arrays) -> tuple[Array, Folded]:

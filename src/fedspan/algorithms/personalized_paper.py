@@ -36,18 +36,17 @@ from fedspan.rng import Streams
 _STEPS = ("safe", "lemmas")
 
 
-def loss(own: Part, U: Array, V: Array, noise: float, precision: float) -> float:
-    """f_i(V, U_i) (4); `noise` is σ_ε², `precision` 1/σ_U²."""
+def loss(own: Part, MU: Array, U: Array, V: Array, noise: float, precision: float) -> float:
+    """f_i(V, U_i) (4), with M_iU_i; `noise` is σ_ε², `precision` 1/σ_U²."""
     d, r = U.shape
     logdet = r * np.log(1 + noise) + (d - r) * np.log(noise)
-    inside = (own.trace - np.einsum("ij,ij->", U, own.multiply(U)) / (1 + noise)) / noise  # n tr(W⁻¹S)
+    inside = (own.trace - np.einsum("ij,ij->", U, MU) / (1 + noise)) / noise  # n tr(W⁻¹S)
     return float((own.n * logdet + inside + precision * distance(V, U) ** 2) / 2)
 
 
-def gradient_U(own: Part, U: Array, V: Array, noise: float, precision: float) -> Array:
+def gradient_U(own: Part, MU: Array, U: Array, V: Array, noise: float, precision: float) -> Array:
     """∇_U f_i (Fact 1, with the factor n in place of n/2)."""
-    W1U = U / (1 + noise)  # W⁻¹U
-    MW1U = own.multiply(W1U)
+    MW1U, W1U = MU / (1 + noise), U / (1 + noise)  # W⁻¹U
     W1MW1U = (MW1U - U @ (U.T @ MW1U) / (1 + noise)) / noise
     return -(W1MW1U - own.n * W1U) + precision * lift(V, U)
 
@@ -75,14 +74,16 @@ class PaperClient(PersonalClient):
         U = state.U
         if U is None:
             U = random_point(rng("start"), *V.shape) if int(arrays["scatter"]) else V
-        f = loss(own, U, V, noise, precision)
-        for _ in range(int(arrays["steps"])):
-            g = tangent(U, gradient_U(own, U, V, noise, precision))  # line 6
-            U = retract(U, -self.alpha(own, U, V, noise, precision, alpha) * g)  # line 7
+        MU = own.multiply(U)
+        f = loss(own, MU, U, V, noise, precision)
+        for j in range(int(arrays["steps"])):
+            MU = own.multiply(U) if j else MU
+            g = tangent(U, gradient_U(own, MU, U, V, noise, precision))  # line 6
+            U = retract(U, -self.alpha(own, MU, U, V, noise, precision, alpha) * g)  # line 7
         h = tangent(V, gradient_V(U, V, precision))  # line 8
         return replace(state, U=U), {"h": h, "f": np.array(f), "n": np.array(1)}
 
-    def alpha(self, own: Part, U: Array, V: Array, noise: float, precision: float, alpha: float) -> float:
+    def alpha(self, own: Part, MU: Array, U: Array, V: Array, noise: float, precision: float, alpha: float) -> float:
         """The step that is told, or (-1) that of Lemma 3, or (0) 1/λ_max(C)."""
         if alpha > 0:
             return alpha
@@ -90,7 +91,7 @@ class PaperClient(PersonalClient):
             op = float(np.linalg.norm(own.leading(1))) ** 2 / max(own.n, 1)
             return lemma_steps(own.n, op, noise, precision)[0]
         A = V.T @ U
-        C = sym(U.T @ own.multiply(U)) / (noise * (1 + noise)) + precision * sym(A.T @ sym(A))
+        C = sym(U.T @ MU) / (noise * (1 + noise)) + precision * sym(A.T @ sym(A))
         floor = 1e-9 * own.n / (1 + noise)  # rows without any variance: their gradient is rounding error
         return 1 / max(float(np.linalg.eigvalsh(C)[-1]), precision, floor)
 

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedspan.algorithms.learning import Limit, Opening, SampleBased, Steps, Sums, check_steps, mean, usable
+from fedspan.algorithms.learning import Limit, Opening, SampleBased, Sampling, Steps, Sums, check_steps, mean, usable
 from fedspan.errors import InputError
 from fedspan.numerics.surrogate import Surrogate, blend, minimise, nothing
 from fedspan.numerics.swish import Swish
@@ -40,7 +40,7 @@ _PATIENCE, _FALLS = 50, 0.95  # rounds with a slack until c is raised, unless th
 _RAISE, _DEAREST = 10.0, 1e9  # by how much, and up to what
 _DOUBLINGS = 40  # of τ in one closing round
 _ROUNDING = 1e-6  # what a closing round leaves to the rounding of a mean loss
-_STANDS = 1e-4  # relative fall of the objective in a closing round that ends them
+_STANDS = 1e-3  # relative fall of the objective in a closing round that ends them
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class Ssca(SampleBased, Server[SscaState]):
     closing: int = 30
     paper: bool = False
     clip: float = 0.0
+    private: Sampling | None = None
 
     State = SscaState
 
@@ -101,7 +102,7 @@ class Ssca(SampleBased, Server[SscaState]):
             raise InputError(f"need objective 'loss', or 'norm' with a limit, got {self.objective!r}")
         if self.rounds < 1 or self.batch < 0 or self.closing < 0 or self.clip < 0:
             raise InputError("need at least one round, and batch, closing and clip of at least 0")
-        if self.clip and (self.limits or self.objective == "norm"):
+        if (self.clip or self.private) and (self.limits or self.objective == "norm"):
             raise InputError("clip is for learning without limits: the losses that limits need have no bound")
 
     @property
@@ -135,7 +136,7 @@ class Ssca(SampleBased, Server[SscaState]):
             return replace(state, t=t, omega=state.last, failed=True)
         rho, gamma = 1.0 if t == 1 else self.rho(t), self.gamma(t)
         with np.errstate(over="ignore", invalid="ignore"):
-            values, slopes = self.functions(sums, state.opening, omega)
+            values, slopes = self.functions(sums, omega)
             F = blend(state.surrogate, rho, values, slopes, omega, self.taus)  # (3), (14)
         if not usable(F.linear, F.constant[1:]):
             return replace(state, t=t, failed=True)
@@ -148,7 +149,7 @@ class Ssca(SampleBased, Server[SscaState]):
             lowered=self.lower(state, values, nu), values=values, loss=mean(sums), last=omega,
         )  # fmt: skip
 
-    def functions(self, sums: Sums, opening: Opening, omega: Array) -> tuple[Array, Array]:
+    def functions(self, sums: Sums, omega: Array) -> tuple[Array, Array]:
         """F_0 .. F_M (M+1,) and their gradients (M+1, d) from the parts' means."""
         share = sums.n / sums.n.sum()
         rows = (self.weights, *(limit.coefficients for limit in self.limits))
@@ -186,7 +187,7 @@ class Ssca(SampleBased, Server[SscaState]):
         sums = yield from self.gather_all(omega, opening)
         if not sums.good:
             return replace(state, t=state.t + 1, omega=state.last, failed=True)
-        values, slopes = self.functions(sums, opening, omega)
+        values, slopes = self.functions(sums, omega)
         state = self.keep(replace(state, t=state.t + 1, values=values, loss=mean(sums)), omega, values)
         start, tau = values, state.tau / 2  # half of what held last time: it may hold again
         room = _ROUNDING * np.maximum(1.0, np.abs(values))  # losses of float32 rows are known to about this
@@ -198,7 +199,7 @@ class Ssca(SampleBased, Server[SscaState]):
             F.constant[1:] += room[1:]
             omega_bar, nu, slack = minimise(F, state.c, state.nu)
             trial = yield from self.gather_all(omega_bar, opening, gradients=False)
-            found, _ = self.functions(trial, opening, omega_bar)
+            found, _ = self.functions(trial, omega_bar)
             if trial.good and (found <= F(omega_bar) + room / 2).all():
                 break
         else:

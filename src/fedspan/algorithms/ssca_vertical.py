@@ -6,10 +6,10 @@ The rest is ssca.py and fedsgd.py: only how the sums are gathered differs. The s
 
 What is seen. exchange="each" is the paper's: the server passes every h_i on to all clients, and so sees them itself;
 every client sees them too. exchange="sum": the server asks for Σ h_i and for the sum of the gradients (each client's
-in its own place, zeros elsewhere), so that nobody sees one client's h_i under secure aggregation. Both add up in
-the order of client ids, and agree to the bit. A client never sees the weights ω_j of another: with them, its h_j
-would be equations for its features. The server does not see labels; the head's gradient is computed by the first
-client (line 5).
+in its own place, zeros elsewhere; that of the head from the first client), so that nobody sees one client's h_i under
+secure aggregation. Both add up in the order of client ids, and agree to the bit. A client never sees the weights ω_j
+of another: with them, its h_j would be equations for its features. The server does not see labels; the head's gradient
+is computed by the first client (line 5).
 
 Differs from the paper: ω_i is sent by a message to each client, h_i through the server instead of from client to
 client. A pass over all rows (closing rounds) goes in blocks of rows.
@@ -28,7 +28,7 @@ from fedspan.algorithms.learning import Opening, Steps, Sums, finite
 from fedspan.algorithms.ssca import Ssca
 from fedspan.errors import InputError
 from fedspan.numerics.swish import Swish, cross_entropy, floats
-from fedspan.protocol import Array, Arrays, Ask, Client, Each, Round, Sensitivity, Sum, complete, task
+from fedspan.protocol import PUBLIC, Array, Arrays, Ask, Client, Each, Round, Sum, complete, task
 from fedspan.rng import Streams
 
 _RHO, _GAMMA = Steps(0.9, 0.1, hold=800, tail=0.5), Steps(0.5, 0.1, hold=800, tail=0.8)
@@ -58,7 +58,7 @@ class FeatureClient(Client[Block]):
     def init(self) -> Block:
         return Block()
 
-    @task(releases={"n": Sensitivity(0), "features": Sensitivity(0)})
+    @task(releases={"n": PUBLIC, "features": PUBLIC})
     def open(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         rows = floats(self.X)
         if not np.isfinite(rows.data if hasattr(rows, "tocsr") else rows).all():
@@ -89,7 +89,11 @@ class FeatureClient(Client[Block]):
 
     @task(releases={"loss": None, "head": None, "bad": None})
     def head(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
-        """Σ f and Σ ∇ω_0 over the batch: line 5, (20)."""
+        """Σ f and Σ ∇ω_0 over the batch: line 5, (20). The first client computes it, the others add zeros."""
+        if state.first > 0:
+            classes = self.net.classes
+            zeros = {"loss": np.zeros(1), "head": np.zeros((self.net.hidden, classes))}
+            return state, finite(**zeros)
         loss, E, S, _ = self._look(arrays)
         with np.errstate(over="ignore", invalid="ignore"):
             return state, finite(loss=np.array([loss.sum()]), head=S.T @ E)
@@ -165,8 +169,7 @@ class FeatureBased:
             h = yield from complete(Ask("forward", {"rows": rows}, self._want("h"), opening.clients))  # line 4
             H = np.stack([arrays["h"] for arrays in h.each.values()]) if h.each else h.total["h"]
             seen = {"rows": rows, "H": H, "W0": W0}
-            lead = opening.clients[:1]
-            head = (yield from complete(Ask("head", seen, to=lead))).each[lead[0]]  # line 5
+            head = yield from self._head(seen, opening.clients)  # line 5
             if int(head["bad"]):
                 return Sums(opening.n, loss, grad[None], False)
             loss, count = loss + head["loss"], count + len(rows)
@@ -176,6 +179,12 @@ class FeatureBased:
                 blocks = [arrays["block"] for arrays in block.each.values()] or [block.total["block"]]
                 grad += np.concatenate([head["head"].ravel(), *(part.ravel() for part in blocks)])
         return Sums(opening.n, loss / count, grad[None] / count if gradients else np.zeros((0, 0)), True)
+
+    def _head(self, seen: Arrays, clients: tuple[str, ...]) -> Round[Arrays]:
+        """From the first client; in a sum with zeros of the others, so that it can be masked."""
+        if self.exchange == "each":
+            return (yield from complete(Ask("head", seen, to=clients[:1]))).each[clients[0]]
+        return (yield from complete(Ask("head", seen, Sum("loss", "head", "bad"), clients))).total
 
     def _want(self, name: str) -> Each | Sum:
         return Each() if self.exchange == "each" else Sum(name)

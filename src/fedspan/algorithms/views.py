@@ -27,9 +27,10 @@ from fedspan.rng import Streams
 
 @dataclass(frozen=True)
 class ViewState:
-    """What a client remembers: its weights, from which the next solve begins."""
+    """What a client remembers: its weights, from which the next solve begins; of an MVLSA start, what makes them."""
 
     Q: Array | None = None
+    W: Array | None = None  # (N_i, m), B_iW the m leading left singular vectors (each shortened by the ridge)
 
 
 class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
@@ -97,9 +98,10 @@ class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
     @task(releases={"U": None, "scale": None})
     def reduce(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
         """U S (S² + ε)^-½ of the view's m leading singular vectors (J, m), to 8 bits a number (MVLSA)."""
-        U, S = self.view.leading(int(arrays["m"]), rng("leading").normal(size=self.view.N))
-        codes, scale = to_grid(U * (S / np.sqrt(S**2 + self.view.ridge)))
-        return state, {"U": codes, "scale": scale}
+        S, V = self.view.leading(int(arrays["m"]), rng("leading").normal(size=self.view.N))
+        W = V / np.sqrt(S**2 + self.view.ridge)
+        codes, scale = to_grid(self.view.times(W))
+        return replace(state, W=W), {"U": codes, "scale": scale}
 
     @task(releases={"M": None, "cost": None, "slope": None})
     def update(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
@@ -110,7 +112,9 @@ class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
             M = view.times(Q)
         else:
             before = _fitting(state.Q, G)
-            Q = self._descend(np.zeros((view.N, G.shape[1])) if before is None else before, G, rng)
+            if before is None:  # the weights that the views cut to low rank would have
+                before = np.zeros((view.N, G.shape[1])) if state.W is None else state.W @ (state.W.T @ view.cross(G))
+            Q = self._descend(before, G, rng)
             M = view.times(Q)
             gradient = view.cross(M - G) + view.ridge * Q
             slope = float(np.sum(gradient**2)) / (view.largest + view.ridge)
@@ -141,19 +145,20 @@ class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
         Q = Q if self.view.s is None else Q / self.view.s[:, None]
         return state, {"H": np.asarray(rows @ Q) - (0.0 if self.view.mu is None else self.view.mu @ Q)}
 
-    @task(releases={"Q": None, "offset": None, "T": None, "MM": None, "explained": None})
+    @task(releases={"Q": None, "offset": None, "T": None, "MM": None, "GG": None, "explained": None})
     def weigh(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
-        """The weights that answer for G: X_i Q - offset = P_iG; T = GᵀP_iG and M_iᵀM_i (K, K), and how much of the
-        view's variance lies in the span of G."""
+        """The weights that answer for G: X_i Q - offset = P_iG; T = GᵀP_iG, M_iᵀM_i and GᵀG (K, K), and how much of
+        the view's variance lies in the span of G."""
         G, view = received(arrays), self.view
         Q = view.solve(G)
         M, across = view.times(Q), view.cross(G)
-        inside = np.linalg.solve(G.T @ G, across.T)  # G need not be quite orthonormal after a coarse channel
+        GG = G.T @ G  # not quite the identity after a coarse channel
+        inside = np.linalg.lstsq(GG, across.T)[0]
         explained = float(np.sum(across.T * inside)) / float(view.column_squares.sum())
         Q = Q if view.s is None else Q / view.s[:, None]
         offset = np.zeros(G.shape[1]) if view.mu is None else view.mu @ Q
         return state, {
-            "Q": Q, "offset": offset, "T": G.T @ M, "MM": M.T @ M, "explained": np.array(explained),
+            "Q": Q, "offset": offset, "T": G.T @ M, "MM": M.T @ M, "GG": GG, "explained": np.array(explained),
         }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import scipy.linalg
 
 from fedspan.numerics.alignment import alignment_accuracy
 from fedspan.numerics.grid import to_grid
+from fedspan.numerics.orthonormal import polar
 from fedspan.protocol import Array, Arrays, Ask, Round, complete
 
 
@@ -40,13 +41,18 @@ class Watch:
 
 
 def weigh(G: Array, coarse: bool = False) -> Round[Answer]:
-    """Ask for the weights that answer for G, and turn all to the principal axes of P on its span."""
-    replies = yield from complete(Ask("weigh", sent(G, coarse)))
-    each = replies.each
-    T = np.sum([arrays["T"] for arrays in each.values()], axis=0)
-    theta, S = scipy.linalg.eigh((T + T.T) / 2)
-    theta, S = theta[::-1], S[:, ::-1]
-    G = G @ S
+    """Ask for the weights that answer for G, and turn all to the principal axes of P on its span.
+
+    A coarse channel leaves the clients with a Ĝ that is not quite orthonormal: θ, the cost and the correlations are
+    those of its span, exactly, because the clients also say what ĜᵀĜ is.
+    """
+    each = (yield from complete(Ask("weigh", sent(G, coarse)))).each
+    T, GG = (np.sum([arrays[name] for arrays in each.values()], axis=0) for name in ("T", "GG"))
+    sizes, axes = scipy.linalg.eigh((GG + GG.T) / (2 * len(each)))
+    W = axes / np.sqrt(np.maximum(sizes, 1e-12 * sizes[-1]))  # a Ĝ that lost a column has no share in θ
+    theta, S = scipy.linalg.eigh(W.T @ (T + T.T) @ W / 2)
+    theta, S = theta[::-1], W @ S[:, ::-1]  # SᵀĜᵀĜS = I
+    G = polar(G @ S)
     signs = np.where(G[np.argmax(np.abs(G), axis=0), np.arange(G.shape[1])] < 0, -1.0, 1.0)
     G, S = G * signs, S * signs
     return Answer(
@@ -59,7 +65,8 @@ def weigh(G: Array, coarse: bool = False) -> Round[Answer]:
 
 
 def sent(G: Array, coarse: bool) -> Arrays:
-    codes, scale = to_grid(G)
+    """G as it is, or to 12 bits a number."""
+    codes, scale = to_grid(G, 12)
     return {"codes": codes, "scale": scale} if coarse else {"G": G}
 
 

@@ -13,11 +13,13 @@ import numpy as np
 from rich.console import Console
 from scipy.special import ndtr
 
+from fedspan.algorithms import NoisyGram, NoisyPower
 from fedspan.channel.stage import Channel
 from fedspan.cli.evidence import Evidence, Told, milestones, one_row
 from fedspan.cli.folder import RunFolder
 from fedspan.cli.job import Job, estimator
 from fedspan.cli.progress import count, say, size
+from fedspan.cli.protected import protected
 from fedspan.cli.report import privacy
 from fedspan.engines.transcript import Talk, Transcript
 from fedspan.errors import InputError
@@ -27,7 +29,7 @@ from fedspan.federation.schema import Schema
 from fedspan.files import write_whole
 from fedspan.ledger import Exchange, Ledger
 from fedspan.privacy.attacks import error
-from fedspan.protocol import Array, Server, tasks_of
+from fedspan.protocol import Array, Declared, Sensitivity, Server, tasks_of
 
 
 @dataclass
@@ -76,12 +78,15 @@ def gather(folder: RunFolder, job: Job, most: int) -> Audit:
     if not ledger.exchanges:
         raise InputError(f"need a run in which something was sent, {folder.path} has none yet; do: fedspan resume")
     server, channel = _solver(job, ledger)
-    audit = _from_ledger(ledger, server)
+    audit = _from_ledger(ledger, server, job)
     transcript = Transcript(folder.transcript)
     if not transcript.answers():
         audit.notes.append(
             "the messages were not kept, so no attack was tried; to keep them, run the job again with --transcript"
         )
+        return audit
+    if job.secure or job.privacy:
+        audit.notes += protected(job, ledger, list(transcript.talks(channel)))
         return audit
     if server is None:
         audit.notes.append(f"the solver {audit.solver!r} has no attacks here: what it sent is listed, and not attacked")
@@ -104,6 +109,8 @@ def _solver(job: Job, ledger: Ledger) -> tuple[Server[Any] | None, Channel]:
     """The solver that ran, and its channel, as far as this version knows them."""
     p = job.parameters
     name = solver_of(job, ledger)
+    if job.privacy:
+        return ({"noisygram": NoisyGram, "noisypower": NoisyPower}[name])(), Channel()
     if name not in SOLVERS:
         return None, Channel()
     request = Request(
@@ -120,7 +127,7 @@ def solver_of(job: Job, ledger: Ledger) -> str:
     return chosen[-1] if chosen else str(job.parameters.get("solver", job.task))
 
 
-def _from_ledger(ledger: Ledger, server: Server[Any] | None) -> Audit:
+def _from_ledger(ledger: Ledger, server: Server[Any] | None, job: Job) -> Audit:
     released: dict[str, Released] = {}
     clients: set[str] = set()
     for e in ledger.events:
@@ -132,15 +139,15 @@ def _from_ledger(ledger: Ledger, server: Server[Any] | None) -> Audit:
     for name, task in (tasks_of(server.client) if server else {}).items():
         if name in released:
             released[name].arrays = {array: set() for array in task.releases}
-            released[name].bounds = {
-                a: "none known" if s is None else _power(s.power) for a, s in task.releases.items()
-            }
+            released[name].bounds = {array: _bound(declared) for array, declared in task.releases.items()}
     solver = type(server).__name__.lower() if server else "unknown"
-    return Audit(solver, privacy(ledger), len(clients), ledger.rounds, ledger.bytes_up, released)
+    return Audit(solver, privacy(ledger, job.to_toml()), len(clients), ledger.rounds, ledger.bytes_up, released)
 
 
-def _power(power: int) -> str:
-    return {0: "1", 1: "C"}.get(power, f"C^{power}")
+def _bound(declared: Declared) -> str:
+    if not isinstance(declared, Sensitivity):
+        return "none known" if declared is None else "public"
+    return {0: "1", 1: "C"}.get(declared.power, f"C^{declared.power}")
 
 
 def _open(name: str, job: Job, audit: Audit) -> Evidence:
@@ -171,6 +178,8 @@ def _attack(audit: Audit, talks: Iterator[Talk]) -> dict[str, list[Talk]]:
         if talk.client in kept:
             kept[talk.client].append(talk)
     _sum_up(audit, at)
+    for e in audit.evidence:
+        e.fit()
     if up != audit.bytes_up:
         audit.notes.append(
             f"the ledger says that {size(audit.bytes_up)} were sent up, the transcript holds {size(up)}: "
@@ -210,7 +219,8 @@ def summary(audit: Audit) -> Iterator[str]:
     if any(e.faps for e in audit.evidence):
         yield ""
         yield "what the mask of FAPS does not hide, after the last round:"
-        yield from columns([["client", "error of P⊥MZ", "beta", "largest eigenvalue", "error of M"], *faps_rows(audit)])
+        head = ["client", "error of P⊥MZ", "beta", "largest eigenvalue", "error of M", "from all rounds"]
+        yield from columns([head, *faps_rows(audit)])
     if audit.told:
         yield ""
         yield f"was row {audit.row} there (of client {audit.at!r})? for an attacker who knows all its other rows:"
@@ -254,7 +264,9 @@ def faps_rows(audit: Audit) -> list[list[str]]:
         if e.faps:
             p = e.faps[-1]
             top = math.nan if e.truth is None else float(np.linalg.eigvalsh(e.truth)[-1])
-            rows.append([e.client, number(p.off_diagonal), f"{p.beta:.4g}", f"{top:.4g}", number(p.error)])
+            rows.append(
+                [e.client, number(p.off_diagonal), f"{p.beta:.4g}", f"{top:.4g}", number(p.error), number(e.fitted)]
+            )
     return rows
 
 

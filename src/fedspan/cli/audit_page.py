@@ -30,8 +30,9 @@ _ERRORS = (
 )
 _FAPS = (
     "FAPS masks its products, so they are no equations on M. But what it sends tends to P⊥MZ beside the common basis "
-    "Z, its penalty β is a known multiple of the largest eigenvalue of M (0.15 of it in the first ten rounds), and at "
-    "its end it sends ZᵀMZ. It is obscurity, not a guarantee."
+    "Z; its penalty β, once it can be read, tells the size of the largest eigenvalue of M (it is 0.15 of it in the "
+    "first ten rounds, and then at least 0.1); and at its end it sends ZᵀMZ. <em>From all rounds</em> is least squares "
+    "on what all rounds tell of P⊥MZ, each weighed by how near the client was to Z. It is obscurity, not a guarantee."
 )
 _TOLD = (
     "The strongest attacker knows all rows of the client but one, and asks whether this one was there too. He does the "
@@ -58,10 +59,17 @@ def render(audit: Audit) -> str:
             table(head, evidence_rows(audit), numbers={1, 2, 3}), _charts(audit),
         ]  # fmt: skip
     if any(e.faps for e in audit.evidence):
-        head = ["client", "error of P⊥MZ", "β as read", "largest eigenvalue of M", "error of M from these"]
+        head = [
+            "client",
+            "error of P⊥MZ",
+            "β as read",
+            "largest eigenvalue of M",
+            "error of M from these",
+            "from all rounds",
+        ]
         parts += [
             "<h2>What the mask of FAPS does not hide</h2>", f"<p>{_FAPS}</p>",
-            table(head, faps_rows(audit), numbers={1, 2, 3, 4}), _faps_charts(audit),
+            table(head, faps_rows(audit), numbers={1, 2, 3, 4, 5}), _faps_charts(audit),
         ]  # fmt: skip
     if audit.told:
         where = f"Row {audit.row} of client {audit.at!r}, the one of largest norm."

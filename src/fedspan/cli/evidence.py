@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,13 @@ from fedspan.algorithms.oneshot import unpack_triangle
 from fedspan.engines.transcript import Talk
 from fedspan.numerics.grid import from_grid
 from fedspan.numerics.operators import Rows
-from fedspan.privacy.attacks import Membership, Pairs, error, faps_leak, membership
+from fedspan.privacy.attacks import Membership, Pairs, error, faps_fit, faps_leak, membership
 from fedspan.protocol import Array, Arrays, Client, tasks_of
 from fedspan.rng import Streams
 
 MOST = 3000  # features: beyond, d×d matrices of several clients would fill a memory
 
+WORK = 3e8  # entries times columns times rounds: about 20 s
 NEAR = 0.05  # a relative error that is called known
 
 
@@ -60,7 +62,9 @@ class Evidence:
     energy: float = math.nan  # tr(M_i)
     n: float = math.nan
     shown: set[int] = field(default_factory=set)  # rounds in which it was FedPower's baseline device
-    split: tuple[Array, Array] | None = None  # (Z, Y) of FAPS's last round
+    splits: list[tuple[Array, Array, float]] = field(default_factory=list)  # (Z, Y, objective) of FAPS's rounds
+    blocks: Array | None = None  # M_i as far as the last of them shows it
+    fitted: float = math.nan  # the error of M_i from all of them
     course: list[Point] = field(default_factory=list)
     faps: list[FapsPoint] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -68,7 +72,8 @@ class Evidence:
     def hear(self, talk: Talk) -> None:
         """Take in one answer."""
         read = _READ.get(talk.task)
-        if read and all(array.ndim <= 2 and len(array) <= MOST for array in talk.answer.values() if array.ndim == 2):
+        small = all(len(a) <= MOST if a.ndim > 1 else a.size <= MOST * (MOST + 1) // 2 for a in talk.answer.values())
+        if read and small:
             read(self, talk, talk.question, talk.answer)
 
     def pair(self, Z: Array, Y: Array) -> None:
@@ -103,10 +108,21 @@ class Evidence:
             found = min(pairs.best(self.truth, self.given, trace) for trace in (None, self.trace))
         self.course.append(Point(round, share, misfit, found))
 
+    def fit(self) -> None:
+        """The attack on all rounds of FAPS together, the best of its steps; left out if it would take minutes."""
+        if self.truth is None or self.blocks is None:
+            return
+        d, k = self.splits[0][0].shape
+        if len(self.splits) * d * d * k > WORK:
+            self.notes.append(f"client {self.client!r} is too large for the attack on all rounds of FAPS: left out")
+            return
+        self.fitted = min(error(M, self.truth) for M in chain([self.blocks], faps_fit(self.splits, self.blocks)))
+
     @property
     def least(self) -> float:
         """The error of the best attack, after the last round; nan if it could not be measured."""
-        return min([p.error for p in self.course[-1:]] + [p.error for p in self.faps[-1:]], default=math.nan)
+        errors = [self.fitted, *(p.error for p in self.course[-1:]), *(p.error for p in self.faps[-1:])]
+        return min((e for e in errors if not math.isnan(e)), default=math.nan)
 
     def verdict(self) -> str:
         """In words. What could not be measured is not called safe."""
@@ -189,20 +205,22 @@ def _split(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
     Z, Y = question["Z"], answer["Y"]
     e.masked = e.masked or Pairs(len(Z))
     e.masked.add(Z, Y)
-    e.split = (Z, Y)
-    _faps(e, talk.round, Z, Y, np.eye(Z.shape[1]) * (float(answer["objective"]) / Z.shape[1]))
+    f = float(answer["objective"])
+    e.splits.append((Z, Y, f))
+    _faps(e, talk.round, Z, Y, np.eye(Z.shape[1]) * (f / Z.shape[1]))
 
 
 def _variances(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
     """At its end FAPS shows ZᵀM_iZ. Z has hardly moved since the last split, but may have turned."""
-    if e.split is not None:
-        Z, Y = e.split
+    if e.splits:
+        Z, Y, _ = e.splits[-1]
         e.faps = e.faps[:-1]
         _faps(e, talk.round, question["Z"], Y @ (Z.T @ question["Z"]), answer["T"])
 
 
 def _faps(e: Evidence, round: int, Z: Array, Y: Array, T: Array) -> None:
     leak = faps_leak(Z, Y, T, e.trace)
+    e.blocks = leak.M
     off = whole = math.nan
     if e.truth is not None:
         MZ = e.truth @ Z

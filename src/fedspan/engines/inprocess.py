@@ -30,7 +30,7 @@ from fedspan.ledger import Exchange
 from fedspan.privacy.guard import Guard
 from fedspan.privacy.masking import Party
 from fedspan.privacy.protection import Protection
-from fedspan.protocol import Arrays, Ask, Client, Replies, Server
+from fedspan.protocol import Arrays, Ask, Client, Replies, Server, tasks_of
 from fedspan.rng import rng_for
 from fedspan.run import Session
 
@@ -95,7 +95,8 @@ class InProcess:
             return _Session(self, server, channel, seed, protection)
         t = threshold(protection.secure, channel, len(self.data), protection.min_clients)
         inner = _Session(self, server, channel, seed, protection, t)
-        return SecureSession(inner, t, protection.min_clients or len(self.data))
+        public = [name for name, task in tasks_of(server.client).items() if task.public]
+        return SecureSession(inner, t, protection.min_clients or len(self.data), public)
 
 
 class _Session:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,10 +58,13 @@ class _NoSumError(Exception):
 
 
 class SecureSession:
-    """A session in which the server sees sums only. `need` clients at least must answer (all of a smaller cohort)."""
+    """A session in which the server sees sums only. `need` clients at least must answer (all of a smaller cohort).
 
-    def __init__(self, inner: Session, threshold: int, need: int) -> None:
-        self.inner, self.t, self.need = inner, threshold, need
+    Tasks that are `public` release nothing that depends on the values in the rows, and are asked as they are.
+    """
+
+    def __init__(self, inner: Session, threshold: int, need: int, public: Collection[str] = ()) -> None:
+        self.inner, self.t, self.need, self.public = inner, threshold, need, public
         self.roster: tuple[str, ...] = ()  # of the epoch; empty: new keys are needed
         self.context = b""
         self.shares: dict[str, Array] = {}  # (m, SEALED) from each, for each other
@@ -75,6 +80,9 @@ class SecureSession:
         self.roster = ()
 
     def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]:
+        if ask.task in self.public:
+            replies, event = self.inner.exchange(ask, cohort, round, exchange)
+            return replies, replace(event, secure=True)  # nothing that needed a mask left without one
         if not isinstance(ask.want, Sum):
             raise ProtocolError(
                 f"under secure aggregation the server sees sums only, {ask.task!r} asks for every client's own reply; "

@@ -55,8 +55,9 @@ class Site:
             reply = self.vault.answer(message.task, arrays, place) if own else self.vault.repeated(place)
         if reply is None:
             task = declared(tasks_of(self.kind), message.task)
-            asked = digest(message.task, arrays) if self.vault else b""
-            arrays, wanted = summed(arrays, task.releases) if self.vault else (arrays, list(task.releases))
+            vault = None if task.public else self.vault
+            asked = digest(message.task, arrays) if vault else b""
+            arrays, wanted = summed(arrays, task.releases) if vault else (arrays, list(task.releases))
             if not self.started:
                 state, self.started = client.init(), True
                 self.state = state
@@ -65,8 +66,8 @@ class Site:
                 reply = checked_release(task, released)
                 if self.guard:
                     reply = self.guard.protect(task, reply, rng)
-                if self.vault:
-                    reply = self.vault.mask({name: reply[name] for name in wanted}, place, asked)
+                if vault:
+                    reply = vault.mask({name: reply[name] for name in wanted}, place, asked)
             except InputError as error:
                 raise type(error)(f"client {self.name!r}: {error}") from error
         out = message._replace(arrays=in_c_order(reply), ack=self.down.last if self.down else 0)

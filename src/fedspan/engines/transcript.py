@@ -64,11 +64,11 @@ class Transcript:
         self.folder = Path(folder)
         self._lock = Lock()
         self._sitting: int | None = None
-        self._common: dict[tuple[int, int], bytes] = {}  # the broadcast of an exchange; only the last one is kept
+        self._common: dict[tuple[int, int, str], bytes] = {}  # the broadcast of an exchange; only the last one is kept
 
     def record_down(self, client: str, message: wire.Message) -> None:
         """A question, as it is sent."""
-        blob, at = wire.encode(message), (message.round, message.exchange)
+        blob, at = wire.encode(message), (message.round, message.exchange, message.task)
         with self._lock:
             if at not in self._common:
                 self._common = {at: blob}
@@ -92,7 +92,10 @@ class Transcript:
                 raise InputError(
                     f"need a shorter client name for a transcript, {client[:20]!r}… is too long; rename it"
                 )
-            write_whole(self.folder / key.file(way), blob)
+            name = key.file(way)
+            if message.task.startswith("@"):  # a phase of secure aggregation: kept, but no answer to a question
+                name = name.replace("message-", f"phase-{message.task[1:]}-", 1)
+            write_whole(self.folder / name, blob)
         except OSError as error:
             raise InputError(f"cannot write the transcript in {self.folder}: {error.strerror}; make room") from None
 
@@ -131,7 +134,7 @@ class Transcript:
         if not self.folder.is_dir():
             return
         for path in sorted(self.folder.iterdir()):
-            if path.name.startswith("."):  # a crash left it half-written, or a system put it there
+            if path.name.startswith((".", "phase-")):  # half-written, or put there by a system; or keys and shares
                 continue
             found = _NAME.fullmatch(path.name)
             if found is None:

@@ -14,16 +14,19 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedspan.algorithms import FedAvg, FedSgd, Limit, Ssca
+from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca
 from fedspan.algorithms.torch_model import TorchModel, TorchRows
 from fedspan.errors import InputError, nearest
 from fedspan.estimators.labels import encode, matched, row_weights
-from fedspan.estimators.launch import launch, seed_from, whole
+from fedspan.estimators.launch import launch, secure_from, seed_from, whole
 from fedspan.estimators.model import load_model, save_model
 from fedspan.federation.clients import open_clients
 from fedspan.federation.participation import Participation
+from fedspan.federation.schema import Schema
 from fedspan.ledger import Ledger
 from fedspan.numerics.swish import Swish
+from fedspan.privacy.dp import RowDP
+from fedspan.privacy.plan import Plan, Release, plan_for
 from fedspan.protocol import Array, Server
 from fedspan.run import Info, Result
 
@@ -51,7 +54,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     model : a torch.nn.Module, or a `TorchModel` with its own `Problem`; None: the built-in network.
     local_steps : local steps of "fedavg" in each round (10 if None).
     participation : a `Participation`, the part of the clients that is asked in each round.
-    privacy, secure : not in this version yet; anything but None and False is refused.
+    privacy : `RowDP(epsilon, delta, row_norm)`: row_norm is the largest norm of the gradient of one row's loss; longer
+        ones are shortened. `batch_size` rows are then drawn on average, by secret draws that are accounted for; the
+        number of all rows is taken as public. For "ssca" and "fedsgd" without limits, with the built-in network.
+    secure : True, or `Secure(threshold=…)`: the server sees sums over the clients only.
     engine, callback, checkpoint, random_state : as in `FederatedPCA`.
 
     Attributes
@@ -87,7 +93,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         local_steps: int | None = None,
         participation: Participation | None = None,
         privacy: Any = None,
-        secure: bool = False,
+        secure: Any = False,
         engine: Any = None,
         callback: Callable[[Info], None] | None = None,
         checkpoint: Any = None,
@@ -124,13 +130,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         A client need not have seen all classes. `min_clients`: go on if at least this many answer.
         """
-        refuse_privacy(self)
         data, schema = open_clients(Xs)
         y = matched(ys, data, "labels")
         labels, codes = encode(y)
         net = self._net(labels)
         part, parts = ({}, []) if groups is None else encode(matched(groups, data, "groups"), least=1)[::-1]
         method, names = self._method(net, parts)
+        method, plan = private(self, method, schema, len(data), min_clients)
         weight = row_weights(self.class_weight, labels, codes)
         rows = {
             name: _rows(source, net, codes[name], weight.get(name), part.get(name), len(parts) or 1)
@@ -141,6 +147,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             method, rows, why="it was asked for", rounds=self.rounds, seed=seed, engine=self.engine,
             callback=self.callback, checkpoint=self.checkpoint, ledger=ledger, min_clients=min_clients,
             participation=self.participation, about={"features": schema.n_features, "classes": len(labels)},
+            privacy=plan, secure=secure_from(self.secure),
         )  # fmt: skip
         self.n_features_in_ = schema.n_features
         if schema.names is not None:
@@ -205,9 +212,29 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return load_model(cls, path, **({} if model is None else {"model": model}))
 
 
-def refuse_privacy(estimator: Any) -> None:
-    if estimator.privacy is not None or estimator.secure:
-        raise InputError("differential privacy and secure aggregation are not in this version yet; leave them out")
+def private(
+    estimator: Any, method: Any, schema: Schema, clients: int, min_clients: int | None
+) -> tuple[Any, Plan | None]:
+    """The method with secret sampling and the plan of its noise, if privacy is asked for and can be kept."""
+    dp = estimator.privacy
+    if dp is None:
+        return method, None
+    if not isinstance(dp, RowDP):
+        raise InputError(f"need privacy to be a fedspan.RowDP, got {dp!r}")
+    if type(method) not in (Ssca, FedSgd) or (isinstance(method, Ssca) and method.limits):
+        raise InputError("privacy is for method 'ssca' and 'fedsgd' without limits: losses have no known sensitivity")
+    if not isinstance(method.model, Swish) or estimator.class_weight is not None:
+        raise InputError("privacy is for the built-in network without class_weight: other gradients are not bounded")
+    if method.batch == 0 or estimator.participation is not None:
+        raise InputError("privacy needs a batch_size and all clients in every round; leave participation out")
+    if dp.delta * schema.rows >= 1:
+        raise InputError(f"need delta below 1 / {schema.rows} rows, got {dp.delta!r}; at that delta a row may be shown")
+    rate = min(1.0, method.batch * clients / schema.rows)
+    method = replace(method, private=Sampling(schema.rows, schema.n_features, rate, dp.simulate))
+    secure = secure_from(estimator.secure)
+    least = clients if min_clients is None else max(min_clients, secure.among(clients, min_clients) if secure else 1)
+    plan = plan_for(dp, method.client, [Release(*p) for p in method.planned()], spread=least if secure else 1)
+    return method, plan
 
 
 def configured(
@@ -263,25 +290,27 @@ def take(
     model.coef_, model.labels_ = method.estimate(state), labels
     model.n_clients_, model.n_rounds_, model.seed_ = clients, result.rounds, seed
     model.ledger_, model.history_ = result.ledger, result.ledger.history()
-    model.verified_ = {}
+    model.verified_, held = {}, True
     if names and len(state.best):
         bounds = np.array([limit.bound for limit in method.limits])
         model.verified_ = {name: float(v) for name, v in zip(names, state.verified[1:] + bounds, strict=True)}
         broken = [name for name, value in zip(names, state.verified[1:], strict=True) if value > 0]
+        held = not broken
         if broken:
             reached = "; ".join(f"{name}: reached {model.verified_[name]:.4g}" for name in broken)
             _warn(
                 f"need all limits to hold, after {result.rounds} rounds these do not ({reached}); the model of least "
                 "violation is kept; raise the bound, rounds or hidden"
             )
-    else:
-        broken = []
+    elif names and not state.failed:
+        held = False
+        _warn("the limits were not verified: that needs closing rounds; leave paper=False and ask for 2 rounds or more")
     if state.failed:
         _warn(
             f"need finite losses, got NaN or infinity in round {result.rounds}; the run was stopped and the parameters "
             "of the last good round are kept; scale the features, or lower the step sizes"
         )
-    model.converged_ = bool(result.converged and not state.failed and not broken)
+    model.converged_ = bool(result.converged and not state.failed and held)
 
 
 def _warn(text: str) -> None:

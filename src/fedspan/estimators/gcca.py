@@ -176,7 +176,8 @@ class FederatedGCCA(BaseEstimator):  # type: ignore[misc]
         if not self.converged_ and self.tol > 0:
             warnings.warn(
                 f"need tol={self.tol:g}, reached {self.history_[-1].get('kkt', np.nan):.2g} in {result.rounds} rounds; "
-                "use solver='krylov', raise max_rounds, or raise tol if this is enough (tol=0 runs all rounds)",
+                + ("" if "gap" in self.history_[-1] else "use solver='krylov', ")
+                + "raise max_rounds, give a ridge, or raise tol if this is enough (tol=0 runs all rounds)",
                 ConvergenceWarning,
                 stacklevel=2,
             )

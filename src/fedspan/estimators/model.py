@@ -18,7 +18,8 @@ M = TypeVar("M")
 def save_model(model: Any, path: str | os.PathLike[str], learned: Sequence[str]) -> None:
     """Write the parameters that are plain values, and those learned attributes (plain data, see checkpoint.py)."""
     check_is_fitted(model)
-    plain = {k: v for k, v in model.get_params(deep=False).items() if isinstance(v, bool | int | float | str)}
+    given = {name: v for name, v in model.get_params(deep=False).items() if name != "checkpoint"}  # a path of here
+    plain = {name: v for name, v in given.items() if isinstance(v, bool | int | float | str)}
     values: dict[str, Any] = {name: getattr(model, name) for name in learned}
     names = getattr(model, "feature_names_in_", None)
     values["feature_names_in_"] = None if names is None else [str(name) for name in names]

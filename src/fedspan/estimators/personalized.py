@@ -223,7 +223,7 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
         self.distances_: Any = got.distances if solver.collect else None
         self.mean_distance_ = got.mean_distance
         self.scale_ = state.shift.get("scale", np.ones(len(V)))
-        self.n_samples_ = shared.n
+        self.n_samples_ = int(got.sizes.sum()) if solver.collect else shared.n
         told = solver.told(state)
         self.shared_part_ = {**told, "signs": signs} | dict(state.shift)
         self.shrinkage_ = float(state.shrinkage)

@@ -14,9 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan.algorithms import VerticalSgd, VerticalSsca
 from fedspan.errors import InputError
-from fedspan.estimators.classifier import LEARNED, configured, refuse_privacy, take
+from fedspan.estimators.classifier import LEARNED, configured, take
 from fedspan.estimators.labels import encode, row_weights
-from fedspan.estimators.launch import launch, seed_from, whole
+from fedspan.estimators.launch import launch, secure_from, seed_from, whole
 from fedspan.estimators.model import load_model, save_model
 from fedspan.federation.clients import named
 from fedspan.federation.data import open_table
@@ -38,7 +38,8 @@ class VerticalFederatedClassifier(ClassifierMixin, BaseEstimator):  # type: igno
     batch_size : rows of a batch, which the server draws by their numbers; None: all rows.
     exchange : "sum": only the sum over the clients of what their features contribute is seen; "each": every client's
         contribution goes to all others through the server, as in the paper. Both learn the same model.
-    privacy, secure : not in this version yet; anything but None and False is refused.
+    privacy : not for features that are apart: what leaves has no known sensitivity. Anything but None is refused.
+    secure : True, or `Secure(threshold=…)`: the server sees sums over the clients only; needs exchange="sum".
     engine, callback, checkpoint, random_state : as in `FederatedPCA`.
 
     Attributes
@@ -69,7 +70,7 @@ class VerticalFederatedClassifier(ClassifierMixin, BaseEstimator):  # type: igno
         class_weight: Any = None,
         exchange: str = "sum",
         privacy: Any = None,
-        secure: bool = False,
+        secure: Any = False,
         engine: Any = None,
         callback: Callable[[Info], None] | None = None,
         checkpoint: Any = None,
@@ -92,7 +93,8 @@ class VerticalFederatedClassifier(ClassifierMixin, BaseEstimator):  # type: igno
 
     def fit(self, views: Mapping[str, Any] | Sequence[Any], y: Any, *, ledger: Ledger | None = None) -> Self:
         """Learn. `views`: one entry per client, some columns of the same rows in the same order; `y`: their labels."""
-        refuse_privacy(self)
+        if self.privacy is not None:
+            raise InputError("privacy is not for features that are apart: what leaves has no known sensitivity")
         labels, codes = encode({"all": np.asarray(y).reshape(-1)})
         code = codes["all"]
         if not whole(self.hidden) or self.hidden < 1:
@@ -113,7 +115,7 @@ class VerticalFederatedClassifier(ClassifierMixin, BaseEstimator):  # type: igno
         result = launch(
             method, {name: (X, code, weight) for name, X in data.items()}, why="it was asked for", rounds=self.rounds,
             seed=seed, engine=self.engine, callback=self.callback, checkpoint=self.checkpoint, ledger=ledger,
-            about={"features": sum(widths.values()), "classes": len(labels)},
+            about={"features": sum(widths.values()), "classes": len(labels)}, secure=secure_from(self.secure),
         )  # fmt: skip
         self.views_, self.n_features_in_, self.n_samples_ = widths, sum(widths.values()), len(code)
         take(self, method, names, result, labels, len(data), seed)

@@ -69,17 +69,21 @@ def cross_entropy(H: Array, W0: Array, y: Array, weight: Array | None) -> tuple[
     """From the pre-activations H: the losses (n,), their slopes in the outputs (n, L), S(H), and those in H (n, J)."""
     S, dS = swish(H)
     W0 = W0.astype(S.dtype, copy=False)
-    O = S @ W0  # noqa: E741
+    loss, Q = losses(S @ W0, y, weight)
+    Q[np.arange(len(y)), y] -= 1.0
+    if weight is not None:
+        Q *= weight[:, None].astype(Q.dtype)
+    return loss, Q, S, (Q @ W0.T) * dS
+
+
+def losses(O: Array, y: Array, weight: Array | None) -> tuple[Array, Array]:  # noqa: E741 - the outputs
+    """-log Q_y of every row, in float64, and Q: (28), and c̄ with the sign of the loss."""
     top = O.max(axis=1, keepdims=True)
     Q = np.exp(O - top)
     total = Q.sum(axis=1, keepdims=True)
-    at = np.arange(len(y))
-    loss = np.log(total[:, 0]) + top[:, 0] - O[at, y]  # -log Q_y: (28), and c̄ with the sign of the loss
+    loss = (np.log(total[:, 0]) + top[:, 0] - O[np.arange(len(y)), y]).astype(np.float64)
     Q /= total
-    Q[at, y] -= 1.0
-    if weight is not None:
-        loss, Q = loss * weight, Q * weight[:, None].astype(Q.dtype)
-    return loss.astype(np.float64), Q, S, (Q @ W0.T) * dS
+    return loss if weight is None else loss * weight, Q
 
 
 def gradient(X: Any, S: Array, E: Array, D: Array) -> Array:

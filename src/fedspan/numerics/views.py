@@ -199,17 +199,14 @@ class View(Rows):
     def _square(self, v: Array) -> Array:
         return self.cross(self.times(v.reshape(self.N, 1)))
 
-    def leading(self, m: int, start: Array) -> tuple[Array, Array]:
-        """The m leading left singular vectors of B (J, m) and its singular values; fewer if its rank is less."""
-        if self.factored or m >= min(self.J, self.N) - 1:
-            S, V = self.factor if self.factored else Factor(*_small_svd(self.gram(self.mu, self.s)))
-            S, V = S[:m], V[:, :m]
-        else:
-            M = LinearOperator((self.N, self.N), matvec=self._square, dtype=np.float64)
-            values, V = eigsh(M, m, v0=start, tol=1e-8)
-            kept = values > self.N * np.finfo(np.float64).eps * values.max(initial=0.0)
-            S, V = np.sqrt(values[kept][::-1]), V[:, kept][:, ::-1]
-        return self.times(V / S), S
+    def leading(self, m: int, start: Array) -> Factor:
+        """The m leading singular values and right singular vectors of B; fewer if its rank is less."""
+        if self.factored:
+            return Factor(self.factor.S[:m], self.factor.V[:, :m])
+        if m >= min(self.J, self.N) - 1:
+            return Factor(*(part[..., :m] for part in _eigen(*scipy.linalg.eigh(self.gram(self.mu, self.s)))))
+        M = LinearOperator((self.N, self.N), matvec=self._square, dtype=np.float64)
+        return _eigen(*eigsh(M, m, v0=start, tol=1e-8))
 
 
 def _inner(A: Array, B: Array) -> Array:
@@ -217,7 +214,7 @@ def _inner(A: Array, B: Array) -> Array:
     return np.asarray(np.einsum("ij,ij->j", A, B))
 
 
-def _small_svd(C: Array) -> tuple[Array, Array]:
-    values, V = scipy.linalg.eigh(C)
-    kept = values > len(C) * np.finfo(np.float64).eps * values.max(initial=0.0)
-    return np.sqrt(values[kept][::-1]), np.ascontiguousarray(V[:, kept][:, ::-1])
+def _eigen(values: Array, V: Array) -> Factor:
+    """S and V from the eigenpairs of BᵀB, ascending."""
+    kept = values > len(V) * np.finfo(np.float64).eps * values.max(initial=0.0)
+    return Factor(np.sqrt(values[kept][::-1]), np.ascontiguousarray(V[:, kept][:, ::-1]))

@@ -7,12 +7,13 @@ were on the wire; P⊥ = I - ZZᵀ; V_k (d, k) published components; a one row.
   solves these equations; we also use that M is symmetric, which the attacker knows. Both are least squares, so that
   noise and rounding are averaged over rounds as well as they can be.
 - `from_entries`: M from V_k and some known entries (FedPower, Example 2).
-- `faps_leak`: what the mask of FAPS does not hide.
+- `faps_leak`: what the mask of FAPS does not hide in one round; `faps_fit`: what follows from all of them.
 - `membership`: was this row there? `mu_lower_bound`: how well can that be told over many runs?
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -129,7 +130,7 @@ class FapsLeak(NamedTuple):
     """What one round of FAPS shows of a client, mask and all."""
 
     off_diagonal: Array  # (d, k) P⊥Y, which tends to P⊥MZ; equals it if X_i = Z
-    beta: float  # tr(ZᵀY)/k, which tends to β_i, and that is ‖A_i‖₂² times a public factor
+    beta: float  # tr(ZᵀY)/k, which tends to β_i, and that tells the size of ‖A_i‖₂²
     M: Array  # (d, d) what follows for M
 
 
@@ -144,6 +145,51 @@ def faps_leak(Z: Array, Y: Array, T: Array, trace: float | None = None) -> FapsL
     if trace is not None and len(Z) > len(T):
         M += (np.eye(len(Z)) - Z @ Z.T) * ((trace - float(np.trace(T))) / (len(Z) - len(T)))
     return FapsLeak(off, float(np.trace(H)) / len(H), M)
+
+
+def faps_fit(shown: Sequence[tuple[Array, Array, float]], start: Array, steps: int = 150) -> Iterator[Array]:
+    """M from all rounds of FAPS, by an attacker who has read its listing: (Z_t, Y_t, objective f_t = tr(ZᵀMZ)) each.
+
+    P⊥MZ = P⊥Y (20) holds the better the nearer X_i is to Z, and how near it is shows in ZᵀY, which is β_i·I if they
+    span the same. So: least squares Σ w_t²‖P⊥(MZ_t - Y_t)‖² + (tr(Z_tᵀMZ_t) - f_t)²/k over symmetric M, with
+    w_t = 1/‖ZᵀY - βI‖, by conjugate gradients from `start`, what is known without. Yields M after each step: the later,
+    the closer to the equations and the more of their errors; an attacker has to guess where to stop.
+    """
+    rounds = []
+    for Z, Y, f in shown:
+        H = Z.T @ Y
+        apart = np.linalg.norm(H - np.eye(len(H)) * (np.trace(H) / len(H)))
+        rounds.append((Z, Y - Z @ H, f, 1.0 / max(float(apart), 1e-3 * float(np.linalg.norm(H)), 1e-300)))
+    d, k = rounds[0][0].shape
+    heaviest = max(w for *_, w in rounds)
+
+    def equations(M: Array) -> Iterator[tuple[Array, float]]:
+        for Z, _, _, w in rounds:
+            MZ = M @ Z
+            yield (MZ - Z @ (Z.T @ MZ)) * (w / heaviest), float(np.sum(Z * MZ)) / np.sqrt(k)
+
+    M = start
+    R = [
+        (off * (w / heaviest) - E, f / np.sqrt(k) - e)
+        for (_, off, f, w), (E, e) in zip(rounds, equations(M), strict=True)
+    ]
+    P, before, first = np.zeros((d, d)), 1.0, 0.0
+    for _ in range(steps):
+        G = np.zeros((d, d))
+        for (Z, _, _, w), (E, e) in zip(rounds, R, strict=True):
+            G += ((E - Z @ (Z.T @ E)) * (w / heaviest) + Z * (e / np.sqrt(k))) @ Z.T
+        G = (G + G.T) / 2
+        now = float(np.sum(G**2))
+        first = max(first, now)
+        if now <= 1e-24 * first:  # solved: further steps would amplify rounding errors only
+            return
+        P = G + (now / before) * P
+        before = now
+        AP = list(equations(P))
+        size = sum(float(np.sum(E**2)) + e**2 for E, e in AP)
+        M = M + (now / size) * P
+        R = [(E - now / size * dE, e - now / size * de) for (E, e), (dE, de) in zip(R, AP, strict=True)]
+        yield M
 
 
 class Membership(NamedTuple):

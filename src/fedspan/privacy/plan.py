@@ -20,7 +20,7 @@ from fedspan.privacy import noise
 from fedspan.privacy.accountant import multiplier
 from fedspan.privacy.budget import Budget
 from fedspan.privacy.dp import Neighbours, RowDP
-from fedspan.protocol import Ask, Replies, Task, tasks_of
+from fedspan.protocol import Ask, Replies, Sensitivity, Task, tasks_of
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Plan:
 
     def sensitivity(self, task: Task, array: str) -> float:
         declared = task.releases[array]
-        if declared is None:
+        if not isinstance(declared, Sensitivity):
             raise PrivacyError(f"task {task.name!r} releases {array!r} without a known sensitivity; nothing was sent")
         return declared.bound(self.row_norm, self.neighbours == "replace-one")
 
@@ -105,7 +105,7 @@ def plan_for(dp: RowDP, kind: type, releases: Iterable[Release], *, spread: int 
     tasks = tasks_of(kind)
     table: dict[str, dict[str, float]] = {}
     for r in releases:
-        if tasks[r.task].releases[r.array] is None:
+        if not isinstance(tasks[r.task].releases[r.array], Sensitivity):
             raise InputError(f"task {r.task!r} releases {r.array!r} without a known sensitivity: no noise is enough")
         table.setdefault(r.task, {})[r.array] = z[r]
     for name in table:

@@ -1,0 +1,119 @@
+"""Learning with privacy for every row, and with secure sums, across samples and across features."""
+
+import numpy as np
+import pytest
+
+from fedspan import FederatedClassifier, InputError, RowDP, VerticalFederatedClassifier
+from fedspan.algorithms import Sampling, Ssca
+from fedspan.algorithms.learning import SampleClient
+from fedspan.numerics.swish import Swish
+from fedspan.privacy.accountant import epsilon, multiplier
+from fedspan.protocol import tasks_of
+from fedspan.rng import Streams
+
+
+def world(n: int = 3000, clients: int = 3):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 6))
+    y = np.where(X[:, 0] + X[:, 1] > 0, "yes", "no")
+    return X, y, np.array_split(X, clients), np.array_split(y, clients)
+
+
+DP = RowDP(epsilon=4.0, delta=1e-5, row_norm=1.0)
+
+
+@pytest.mark.parametrize("method", ["ssca", "fedsgd"])
+def test_a_private_classifier_learns_and_spends_its_budget(method: str) -> None:
+    X, y, Xs, ys = world()
+    model = FederatedClassifier(
+        method=method, hidden=8, batch_size=100, rounds=60, privacy=DP, secure=True, random_state=0
+    ).fit(Xs, ys)
+    assert model.score(X, y) > 0.85
+    assert model.ledger_.epsilon(1e-5) == pytest.approx(4.0, rel=2e-2)
+    assert model.ledger_.epsilon(1e-5) <= 4.0
+    assert {row["task"] for row in model.ledger_.rows() if row["event"] == "exchange"} == {"sampled"}
+
+
+def test_the_noise_counts_on_secret_sampling_and_on_no_more() -> None:
+    z, whole = multiplier(4.0, 1e-5, 60, 0.1), multiplier(4.0, 1e-5, 60)
+    assert z < whole / 2
+    assert epsilon({(z, 0.1): 60}, 1e-5) <= 4.0
+    client = SampleClient((np.ones((2000, 3)), np.zeros(2000, dtype=int)), hidden=2, classes=2, rate=0.1, row_norm=1.0)
+    omega, seen = Swish(2, 2).start(3, np.random.default_rng(0)), []
+    for _ in range(20):  # the same place of the same run: keyed streams would draw the same rows
+        grad = client.sampled(None, {"omega": omega}, Streams(0, 1, 0, "a"))[1]["grad"]
+        seen.append(float(np.linalg.norm(grad)))
+    assert len(set(seen)) > 10, "the draw cannot be repeated"
+    one = float(np.linalg.norm(client.rows.clipped(omega, np.array([0]), 1.0)))
+    assert np.mean(seen) / one == pytest.approx(200, abs=15), "every row is in it with probability 0.1"
+
+
+def test_one_row_says_no_more_than_its_bound() -> None:
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(50, 4)) * 30, rng.integers(0, 3, 50)
+    omega = Swish(5, 3).start(4, rng) * 5
+    options = {"hidden": 5, "classes": 3, "rate": 1.0, "simulate": True, "row_norm": 0.7}
+    with_, without = SampleClient((X, y), **options), SampleClient((X[1:], y[1:]), **options)
+    a, b = (c.sampled(None, {"omega": omega}, Streams(0, 1, 0, "a"))[1]["grad"] for c in (with_, without))
+    declared = tasks_of(SampleClient)["sampled"].releases["grad"]
+    assert np.linalg.norm(a - b) == pytest.approx(declared.bound(0.7), rel=1e-6)
+
+
+def test_a_private_run_repeats_only_as_a_simulation() -> None:
+    _, _, Xs, ys = world(600)
+
+    def fit(**more):
+        dp = RowDP(50.0, 1e-4, 1.0, **more)
+        return FederatedClassifier(hidden=4, batch_size=40, rounds=5, privacy=dp, random_state=0).fit(Xs, ys).coef_
+
+    assert not np.array_equal(fit(), fit())
+    np.testing.assert_array_equal(fit(simulate=True), fit(simulate=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"method": "fedavg"}, "'ssca' and 'fedsgd'"),
+        ({"cost_limit": 0.3}, "without limits"),
+        ({"batch_size": None}, "needs a batch_size"),
+        ({"class_weight": "balanced"}, "without class_weight"),
+        ({"privacy": RowDP(1.0, 0.1, 1.0)}, "delta below 1 / 600 rows"),
+        ({"privacy": "yes"}, "need privacy to be a fedspan.RowDP"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_private_is_refused(options: dict, says: str) -> None:
+    _, _, Xs, ys = world(600)
+    with pytest.raises(InputError, match=says):
+        FederatedClassifier(**{"hidden": 4, "batch_size": 40, "rounds": 5, "privacy": DP} | options).fit(Xs, ys)
+
+
+def test_limits_and_secret_samples_do_not_go_together() -> None:
+    from fedspan.algorithms import Limit
+
+    with pytest.raises(InputError, match="without limits"):
+        Ssca(limits=(Limit(0.5),), private=Sampling(10, 3, 0.1))
+
+
+@pytest.mark.parametrize("options", [{}, {"cost_limit": 0.45}], ids=["free", "limited"])
+def test_a_secure_run_across_samples_learns_what_a_plain_one_does(options: dict) -> None:
+    _, _, Xs, ys = world(300)
+    plain, secure = (
+        FederatedClassifier(hidden=4, batch_size=30, rounds=20, secure=s, random_state=0, **options).fit(Xs, ys)
+        for s in (False, True)
+    )
+    np.testing.assert_allclose(secure.coef_, plain.coef_, atol=1e-9)
+
+
+def test_a_secure_run_across_features_learns_what_a_plain_one_does() -> None:
+    X, y, _, _ = world(200)
+    views = {"bank": X[:, :2], "shop": X[:, 2:3], "town": X[:, 3:]}
+    plain, secure = (
+        VerticalFederatedClassifier(hidden=4, batch_size=50, rounds=15, secure=s, random_state=0).fit(views, y)
+        for s in (False, True)
+    )
+    np.testing.assert_allclose(secure.coef_, plain.coef_, atol=1e-9)
+    assert all(row["secure"] for row in secure.ledger_.rows() if row["event"] == "exchange")
+    assert plain.score(views, y) > 0.7
+    with pytest.raises(InputError, match="no known sensitivity"):
+        VerticalFederatedClassifier(privacy=DP).fit(views, y)
