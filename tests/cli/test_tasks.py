@@ -367,6 +367,26 @@ def test_a_label_cannot_break_the_page(jobs: Path, fedspan: Fedspan) -> None:
     assert "&lt;b&gt;{x}&lt;/b&gt;" in page
 
 
+def test_a_private_classifier(jobs: Path, fedspan: Fedspan) -> None:
+    path = jobs / "classifier.toml"
+    path.write_text(path.read_text().replace("cost_limit = 0.4\n", ""))
+    noise = ["epsilon=4", "delta=1e-3", "row_norm=1", "simulate=true"]
+    words = [word for text in noise for word in ("--set", f"privacy.{text}")]
+    result = fedspan("run", path, *words, "--set", "secure.enabled=true", "--out", "run")
+    assert result.exit_code == 0, result.output
+    page = (jobs / "run" / "report.html").read_text()
+    assert "differential privacy of single rows with epsilon" in page
+    assert "the server saw of all clients together, and of none by itself, with noise: gradients of rows drawn" in page
+    assert not re.search(r"\b(nan|inf|None)\b", page.split("<body>")[1].split("<h2>The job")[0])
+
+
+def test_secure_sums_of_features(jobs: Path, fedspan: Fedspan) -> None:
+    plain = fedspan("run", "vertical-classifier.toml", "--out", "plain")
+    secure = fedspan("run", "vertical-classifier.toml", "--set", "secure.enabled=true", "--out", "run")
+    assert (plain.exit_code, secure.exit_code) == (0, 0), secure.output
+    assert "; secure aggregation. The rows stayed" in (jobs / "run" / "report.html").read_text()
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_new_job_file_needs_only_its_files(jobs: Path, fedspan: Fedspan, task: str) -> None:
     result = fedspan("new", task, "fresh.toml")
@@ -384,6 +404,11 @@ def test_a_new_job_file_needs_only_its_files(jobs: Path, fedspan: Fedspan, task:
             load(jobs / "fresh.toml", [f"job.{key}={line[1].partition('=')[2].strip()}"])
         default = inspect.signature(estimator(task)).parameters[key].default
         assert key == "n_components" or default is None or value == default
+    offered = re.findall(r"^# \[(\w+)\]", text, re.MULTILINE)
+    assert tuple(offered) == TASKS[task].protected_by
+    (jobs / "full.toml").write_text(re.sub(r"^# (\[|epsilon|delta|row_norm|enabled)", r"\1", text, flags=re.MULTILINE))
+    full = load(jobs / "full.toml")
+    assert (bool(full.privacy), bool(full.secure)) == ("privacy" in offered, "secure" in offered)
     again = fedspan("new", task, "fresh.toml")
     assert again.exit_code == 2
     assert "fresh.toml is there already, and is not overwritten" in again.stderr

@@ -80,6 +80,7 @@ _LEARNING = {
     "gradient": "the loss and its gradient, summed over a batch of its rows",
     "losses": "the loss summed over all its rows",
     "clipped": "gradients of a batch of its rows, each cut to a bound, summed",
+    "sampled": "gradients of rows drawn in secret, each cut to a bound, summed",
     "local": "the model's parameters after its own local steps, and its loss",
 }
 _VERTICAL = {
