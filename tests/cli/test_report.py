@@ -15,7 +15,7 @@ from cli_world import rows, tree, write_csv
 
 from fedspan import FederatedPCA
 from fedspan.cli.report import privacy, render
-from fedspan.cli.svg import bar_chart, line_chart, picture
+from fedspan.cli.svg import bar_chart, curve_chart, line_chart, picture
 from fedspan.ledger import Exchange, Ledger, Note, RoundEnd
 
 Fedspan = Callable[..., Any]
@@ -173,6 +173,26 @@ def test_charts_are_where_the_numbers_are() -> None:
     ]  # fmt: skip
 
 
+def test_curves_are_where_the_numbers_are() -> None:
+    curves = {"up": [-1.0, 0.0, 3.0], "flat <b>": [0.0, 0.0, 0.0]}
+    svg = ET.fromstring(curve_chart([1, 2, 4], curves, "t", "round", level=0.0))  # noqa: S314
+    up, flat = (
+        [tuple(map(float, p.split(","))) for p in line.get("points", "").split()] for line in svg.iter("polyline")
+    )
+    assert (up[2][0] - up[1][0]) == pytest.approx(2 * (up[1][0] - up[0][0]), abs=0.2)
+    assert (up[1][1] - up[2][1]) == pytest.approx(3 * (up[0][1] - up[1][1]), abs=0.3)
+    assert {y for _, y in flat} == {up[1][1]}
+    level = next(line for line in svg.iter("line") if line.get("class") == "level")
+    assert float(level.get("y1", 0)) == up[1][1]
+    assert [text.text for text in svg.iter("text")][-2:] == ["up", "flat <b>"]  # the legend
+
+    marked = ET.fromstring(curve_chart([0, 1, 2], {"a": [1, 2, 1]}, "t", "λ", names=["0", "", "∞"], mark=1))  # noqa: S314
+    line = next(line for line in marked.iter("line") if line.get("class") == "level")
+    points = next(iter(marked.iter("polyline"))).get("points", "").split()
+    assert line.get("x1") == points[1].split(",")[0]
+    assert {"0", "∞"} <= {text.text for text in marked.iter("text")}
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 30, 300])
 def test_charts_of_any_length(count: int) -> None:
     ET.fromstring(bar_chart([1 / (i + 1) for i in range(count)], "t", "component"))  # noqa: S314
@@ -182,6 +202,10 @@ def test_charts_of_any_length(count: int) -> None:
             text = line_chart(xs, [1e-3] * count, "<t>", "x", level, bytes_=bytes_)
             ET.fromstring(text)  # noqa: S314
             assert not re.search("nan|inf", text)
+            for ys in ([1e-3] * count, [0.0] * count, [(-1) ** i * 1e9 * i for i in range(count)]):
+                text = curve_chart(xs, {"<a>": ys, "b": ys}, "<t>", "x", level=level or None, bytes_=bytes_)
+                ET.fromstring(text)  # noqa: S314
+                assert not re.search("nan|inf", text)
 
 
 def test_a_kkt_violation_that_nobody_knows_is_not_shown() -> None:

@@ -19,9 +19,12 @@ from test_resume import wait_for_rounds
 
 import fedspan as library
 from fedspan.cli.job import load, parameters
-from fedspan.cli.tasks import TASKS, estimator
+from fedspan.cli.releases import shown
+from fedspan.cli.tasks import TASKS, choices, estimator
 from fedspan.errors import InputError
 from fedspan.federation.columns import as_labels
+from fedspan.ledger import Ledger, Note
+from fedspan.protocol import tasks_of
 
 Fedspan = Callable[..., Any]
 IDS = [f"p{i:02d}" for i in range(60)]
@@ -147,6 +150,34 @@ def test_a_task_from_files_to_report(jobs: Path, fedspan: Fedspan, task: str) ->
     assert fedspan("report", "run").exit_code == 0
     assert tree(jobs) == before
     assert "nothing to do" in fedspan("resume", "run").stdout
+
+
+@pytest.mark.parametrize(
+    ("task", "choice"),
+    [(t, c) for t in TASKS for c in choices(t) if t not in ("pca", "svd") and c not in ("auto", "ssca")],
+)
+def test_every_solver_and_method_has_its_report(jobs: Path, fedspan: Fedspan, task: str, choice: str) -> None:
+    """Nothing that left is without words, and no number is missing."""
+    path = jobs / f"{task}.toml"
+    path.write_text(path.read_text().replace("cost_limit = 0.4\n", ""))
+    result = fedspan("run", path, "--set", f"job.{TASKS[task].choice[0]}={choice}", "--out", "run")
+    assert result.exit_code == 0, result.output
+    body = (jobs / "run" / "report.html").read_text().split("<body>")[1].split("<h2>The job")[0]
+    assert "the arrays of the task" not in body
+    assert not re.search(r"\b(nan|inf|None)\b", body)
+    assert f"by method {choice} in" in body or f"by {choice} in" in body or f"by {choice[:-1]} in" in body  # fedsgdm
+
+
+def test_every_task_of_every_algorithm_has_words() -> None:
+    """What a client can be asked stands in the table of its family, under the name that the ledger gives the solver."""
+    servers = [getattr(library.algorithms, name) for name in library.algorithms.__all__]
+    for server in servers:
+        kind = getattr(server, "client", None)
+        if isinstance(kind, type):
+            ledger = Ledger()
+            ledger.add(Note(f"solver {server.__name__.lower()}, because of this test; seed 0"))
+            for name in tasks_of(kind):
+                assert not shown(ledger, name).startswith("the arrays of"), f"{server.__name__}: {name}"
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -336,6 +367,26 @@ def test_a_label_cannot_break_the_page(jobs: Path, fedspan: Fedspan) -> None:
     assert "&lt;b&gt;{x}&lt;/b&gt;" in page
 
 
+def test_a_private_classifier(jobs: Path, fedspan: Fedspan) -> None:
+    path = jobs / "classifier.toml"
+    path.write_text(path.read_text().replace("cost_limit = 0.4\n", ""))
+    noise = ["epsilon=4", "delta=1e-3", "row_norm=1", "simulate=true"]
+    words = [word for text in noise for word in ("--set", f"privacy.{text}")]
+    result = fedspan("run", path, *words, "--set", "secure.enabled=true", "--out", "run")
+    assert result.exit_code == 0, result.output
+    page = (jobs / "run" / "report.html").read_text()
+    assert "differential privacy of single rows with epsilon" in page
+    assert "the server saw of all clients together, and of none by itself, with noise: gradients of rows drawn" in page
+    assert not re.search(r"\b(nan|inf|None)\b", page.split("<body>")[1].split("<h2>The job")[0])
+
+
+def test_secure_sums_of_features(jobs: Path, fedspan: Fedspan) -> None:
+    plain = fedspan("run", "vertical-classifier.toml", "--out", "plain")
+    secure = fedspan("run", "vertical-classifier.toml", "--set", "secure.enabled=true", "--out", "run")
+    assert (plain.exit_code, secure.exit_code) == (0, 0), secure.output
+    assert "; secure aggregation. The rows stayed" in (jobs / "run" / "report.html").read_text()
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_new_job_file_needs_only_its_files(jobs: Path, fedspan: Fedspan, task: str) -> None:
     result = fedspan("new", task, "fresh.toml")
@@ -353,6 +404,11 @@ def test_a_new_job_file_needs_only_its_files(jobs: Path, fedspan: Fedspan, task:
             load(jobs / "fresh.toml", [f"job.{key}={line[1].partition('=')[2].strip()}"])
         default = inspect.signature(estimator(task)).parameters[key].default
         assert key == "n_components" or default is None or value == default
+    offered = re.findall(r"^# \[(\w+)\]", text, re.MULTILINE)
+    assert tuple(offered) == TASKS[task].protected_by
+    (jobs / "full.toml").write_text(re.sub(r"^# (\[|epsilon|delta|row_norm|enabled)", r"\1", text, flags=re.MULTILINE))
+    full = load(jobs / "full.toml")
+    assert (bool(full.privacy), bool(full.secure)) == ("privacy" in offered, "secure" in offered)
     again = fedspan("new", task, "fresh.toml")
     assert again.exit_code == 2
     assert "fresh.toml is there already, and is not overwritten" in again.stderr

@@ -60,6 +60,9 @@ _VIEWS = {
     "open_view": "how many features it has, and how many of them are independent",
     "sketch": "a few random combinations of its features for each entity, rounded",
     "multiply": "the server's blocks projected on the span of its features (enough of them give that span)",
+    "multiply_on_grid": "the server's blocks projected on the span of its features, rounded (enough of them give that "
+    "span)",
+    "leading": "the leading directions of its own features among the entities, rounded",
     "begin": "a random combination of its features for each entity",
     "update": "for each entity what its features say of the common representation, and its part of the cost",
     "reduce": "the leading left singular vectors of its view: its own main directions among the entities",
@@ -67,11 +70,17 @@ _VIEWS = {
     "weigh": "its weights and offsets, its correlations with the common representation, and how much of its variance "
     "that holds",
 }
+_DEEP = {
+    **_VIEWS,
+    "start": "for each entity the output of its network before training",
+    "train": "for each entity the output of its network, its part of the cost, and its correlation",
+}
 _LEARNING = {
     "open": "its numbers of rows and features",
     "gradient": "the loss and its gradient, summed over a batch of its rows",
     "losses": "the loss summed over all its rows",
     "clipped": "gradients of a batch of its rows, each cut to a bound, summed",
+    "sampled": "gradients of rows drawn in secret, each cut to a bound, summed",
     "local": "the model's parameters after its own local steps, and its loss",
 }
 _VERTICAL = {
@@ -86,6 +95,7 @@ _VERTICAL = {
 _FAMILY = {
     **dict.fromkeys(("personalauto", "personaleigen", "personalpaper", "perpca"), _PERSONAL),
     **dict.fromkeys(("maxvarkrylov", "altmaxvar", "cutemaxvar", "mvlsa"), _VIEWS),
+    "deepmaxvar": _DEEP,
     **dict.fromkeys(("ssca", "sscamomentum", "fedsgd", "fedavg"), _LEARNING),
     **dict.fromkeys(("verticalssca", "verticalsgd"), _VERTICAL),
 }

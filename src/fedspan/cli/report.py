@@ -51,7 +51,9 @@ def outcome(model: Any, ledger: Ledger) -> str:
     if hasattr(model, "verified_"):  # a classifier has limits, and no tol
         if model.converged_:
             return "all limits hold" if model.verified_ else "all rounds run"
-        return "a limit does not hold" if model.verified_ else "stopped: a loss was not finite"
+        if model.cost_limit is not None:
+            return "a limit does not hold" if model.verified_ else "the limit was not verified"
+        return "stopped: a loss was not finite"
     if model.converged_ and "best_accuracy" in last and not last["kkt"] <= model.tol:
         return "stopped by patience"
     if model.converged_:

@@ -75,12 +75,14 @@ class Task:
     arguments: Callable[[Job], Arguments] = _clients
     over: str = "clients"  # the key of [data]: who holds what
     learns_label: bool = False  # else that column is only left out
+    protected_by: tuple[str, ...] = ()  # the tables that `fedspan new` offers; the estimator has the last word
 
 
+_BOTH = ("privacy", "secure")
 _LOSS = {"cost": "cost", "‖ω‖²": "norm2", "constraint": "constraint_1", "slack": "slack_1"}
 TASKS: dict[str, Task] = {
-    "pca": Task("FederatedPCA", ("solver", "spectral", "SOLVERS"), {"objective": "objective"}),
-    "svd": Task("FederatedSVD", ("solver", "spectral", "SOLVERS"), {"objective": "objective"}),
+    "pca": Task("FederatedPCA", ("solver", "spectral", "SOLVERS"), {"objective": "objective"}, protected_by=_BOTH),
+    "svd": Task("FederatedSVD", ("solver", "spectral", "SOLVERS"), {"objective": "objective"}, protected_by=_BOTH),
     "gcca": Task(
         "FederatedGCCA", ("solver", "maxvar", "_SOLVERS"), {"cost": "cost", "accuracy": "accuracy"}, _views, "views"
     ),
@@ -88,10 +90,12 @@ TASKS: dict[str, Task] = {
         "PersonalizedPCA", ("method", "personalized", "_METHODS"),
         {"λ": "shrinkage", "objective": "objective", "distance": "distance"},
     ),
-    "classifier": Task("FederatedClassifier", ("method", "classifier", "_METHODS"), _LOSS, _labelled, "clients", True),
+    "classifier": Task(
+        "FederatedClassifier", ("method", "classifier", "_METHODS"), _LOSS, _labelled, "clients", True, _BOTH
+    ),
     "vertical-classifier": Task(
         "VerticalFederatedClassifier", ("method", "vertical_classifier", "_METHODS"), _LOSS, _views_labelled, "views",
-        True,
+        True, ("secure",),
     ),
 }  # fmt: skip
 

@@ -55,15 +55,17 @@ _FOR_EXAMPLE: dict[str, Any] = {
     "patience": 10, "step": "safe", "clip": 5.0, "cost_limit": 0.3, "class_weight": "balanced", "first_bits": 8,
 }  # fmt: skip
 _FILES = '.csv, .npy, .npz, .parquet or .feather, beside this file; or a table: { north = "a.csv" }'
-_PROTECTION = """
+_PROTECTION = {
+    "privacy": """
 # [privacy]  # differential privacy of single rows; default: none
 # epsilon = 1.0
 # delta = 1e-6
-# row_norm = 1.0  # longer rows are shortened to this
-
+# row_norm = 1.0  # {what} are shortened to this""",
+    "secure": """
 # [secure]  # secure aggregation: the server sees sums over the clients only; default: off
 # enabled = true
-# threshold = 2  # so many clients must stay for a sum to be read"""
+# threshold = 2  # so many clients must stay for a sum to be read""",
+}
 
 
 def write_new(task: str, path: Path | None) -> Path:
@@ -94,6 +96,7 @@ def text_for(task: str, name: str) -> str:
         says = _SAYS.get(key, "") or " ".join(choices(task))
         without = "" if default is not None else f"; default: {'drawn' if key == 'random_state' else 'none'}"
         keys.append("# " + _line(key, example, says + without))
+    longer = "gradients of a row's loss that are longer" if TASKS[task].learns_label else "longer rows"
     return "\n".join(
         [
             f"# A fedspan job: {_ABOUT[task]}.",
@@ -105,7 +108,7 @@ def text_for(task: str, name: str) -> str:
             "",
             "[data]",
             *_data(task),
-            *(_PROTECTION.split("\n") if task in ("pca", "svd") else []),
+            *(_PROTECTION[kind].format(what=longer) for kind in TASKS[task].protected_by),
             "",
             "[run]",
             "# checkpoint_every = 1  # rounds",
