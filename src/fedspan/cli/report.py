@@ -108,8 +108,8 @@ def _convergence(section: Section, ledger: Ledger, model: Any) -> str:
         by_bytes = line_chart(sent, errors, f"{what} by bytes", "bytes sent, up and down", model.tol, bytes_=True)
         charts += [figure(f"{what}, by round", by_round), figure(f"{what}, by bytes on the wire", by_bytes)]
     if not charts:
-        rounds_ = "One round" if model.n_rounds_ == 1 else count(model.n_rounds_, "round")
-        return f"<p>{rounds_}: there is no course to draw.</p>"
+        many = f"{count(model.n_rounds_, 'round')}, in which nothing showed the server its progress"
+        return f"<p>{'One round' if model.n_rounds_ == 1 else many}: there is no course to draw.</p>"
     return f'<div class="charts">{"".join(charts)}</div>'
 
 
