@@ -87,7 +87,7 @@ TASKS: dict[str, Task] = {
         "FederatedGCCA", ("solver", "maxvar", "_SOLVERS"), {"cost": "cost", "accuracy": "accuracy"}, _views, "views"
     ),
     "personalized": Task(
-        "PersonalizedPCA", ("method", "personalized", "_METHODS"),
+        "PersonalizedPCA", ("method", "personal", "METHODS"),
         {"λ": "shrinkage", "objective": "objective", "distance": "distance"},
     ),
     "classifier": Task(

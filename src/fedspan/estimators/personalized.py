@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,18 +13,16 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from fedspan.algorithms import PersonalAuto, PersonalEigen, PersonalPaper
 from fedspan.algorithms.personalized import Personalized, PersonalState
 from fedspan.algorithms.personalized_client import LAMBDAS, personal_basis
 from fedspan.errors import InputError, nearest
 from fedspan.estimators.distances import distances_svg
 from fedspan.estimators.launch import launch, secure_from, seed_from
 from fedspan.estimators.model import load_model, save_model
-from fedspan.estimators.spectral import Request, checked
+from fedspan.estimators.personal import CENTER, solver_for
 from fedspan.federation.clients import named, open_clients
 from fedspan.federation.data import open_table
 from fedspan.federation.participation import Participation
-from fedspan.federation.schema import Schema
 from fedspan.ledger import Ledger
 from fedspan.numerics.folds import Folded, Prep
 from fedspan.numerics.stiefel import span_distance
@@ -37,8 +34,6 @@ _LEARNED = (
     "mean_distance_", "shrinkage_", "shrinkage_share_", "shrinkage_in_words_", "cv_shrinkages_", "cv_losses_",
     "shared_part_", "n_features_in_", "n_samples_", "n_clients_", "n_rounds_", "converged_", "seed_",
 )  # fmt: skip
-_CENTER = {True: "client", "client": "client", "global": "global", False: "none"}
-_METHODS: dict[str, type[Personalized]] = {"auto": PersonalAuto, "eigen": PersonalEigen, "paper": PersonalPaper}
 _WORDS = ((0.01, "local"), (0.4, "mostly local"), (0.6, "half local, half shared"), (0.99, "mostly shared"))
 
 
@@ -144,7 +139,7 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Run the federation. `min_clients`: go on if at least this many answer; by default all must."""
         data, schema = open_clients(clients)
-        solver = self._solver(schema)
+        solver = solver_for(self, schema)
         seed = seed_from(self.random_state)
         result = launch(
             solver, data, why="it was asked for" if self.method != "auto" else "it needs three exchanges",
@@ -169,54 +164,6 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
                 stacklevel=2,
             )
         return self
-
-    def _solver(self, schema: Schema) -> Personalized:
-        """The algorithm with the parameters in it, if they make sense."""
-        request = checked(
-            Request(
-                self.n_components, "", bool(self.center), self.scale, self.tol, self.max_rounds, self.local_steps,
-                None, self.participation, self.privacy, self.secure,
-            ),
-            schema,
-        )  # fmt: skip
-        if self.privacy is not None:
-            raise InputError("a client's own components have no known sensitivity; leave privacy out")
-        if secure_from(self.secure) and self.collect:
-            raise InputError(
-                "secure=True hides every client's part, collect=True would show its components; give collect=False, "
-                "and use personalize(X) at the clients"
-            )
-        if self.method not in _METHODS:
-            raise InputError(f"need a known method, got {self.method!r}; {nearest(str(self.method), _METHODS)}")
-        if not isinstance(self.center, bool | str) or self.center not in _CENTER:
-            raise InputError(f"need center to be True, 'client', 'global' or False, got {self.center!r}")
-        if self.clip is not None and (isinstance(self.clip, bool | str) or not 0 < self.clip < math.inf):
-            raise InputError(f"need clip to be None or a number of MADs above 0, got {self.clip!r}")
-        more: dict[str, Any] = {}
-        for name in ("local_steps", "step"):
-            if getattr(self, name) is not None:
-                if self.method != "paper":
-                    raise InputError(f"{name} is for method='paper', got method={self.method!r}; leave it out")
-                more[name] = getattr(self, name)
-        if self.method != "auto":
-            more |= {"tol": float(self.tol) or -1.0, "rounds": request.max_rounds}  # tol=0: all rounds
-        part = self.participation
-        if part is not None:
-            if self.method == "eigen" or part.scheme != 2:
-                what = "method='eigen' needs every client" if self.method == "eigen" else "need scheme 2"
-                raise InputError(f"{what} in a round; use method='auto' or 'paper', and scheme=2, with participation")
-            more |= {"count": part.count, "fraction": part.fraction}
-        k = request.n_components
-        return _METHODS[self.method](
-            k=k,
-            shrinkage=self.shrinkage,
-            center=_CENTER[self.center],  # type: ignore[arg-type]
-            scale=bool(self.scale),
-            clip=float(self.clip or 0.0),
-            share="sums" if self.secure or schema.n_features < 4 * k else "eigenpairs",
-            collect=self.collect,
-            **more,
-        )
 
     def _learn(self, solver: Personalized, state: PersonalState) -> None:
         """The attributes, from where the run ended."""
@@ -263,7 +210,7 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         part = self.shared_part_
         rows = self._rows_of(X)
-        own = _CENTER[self.center] == "client"
+        own = CENTER[self.center] == "client"
         prep = Prep(own, part.get("mean"), part.get("scale"), float(self.clip or 0.0))
         folded = Folded(rows, prep)
         if not np.isfinite(folded.squares()).all():
