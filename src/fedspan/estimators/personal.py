@@ -40,10 +40,10 @@ def solver_for(model: Any, schema: Schema) -> Personalized:
         raise InputError(f"need clip to be None or a number of MADs above 0, got {model.clip!r}")
     more: dict[str, Any] = {}
     for name in ("local_steps", "step"):
-        if getattr(self, name) is not None:
+        if getattr(model, name) is not None:
             if model.method != "paper":
                 raise InputError(f"{name} is for method='paper', got method={model.method!r}; leave it out")
-            more[name] = getattr(self, name)
+            more[name] = getattr(model, name)
     if model.method != "auto":
         more |= {"tol": float(model.tol) or -1.0, "rounds": request.max_rounds}  # tol=0: all rounds
     part = model.participation
