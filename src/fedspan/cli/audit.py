@@ -140,7 +140,7 @@ def _from_ledger(ledger: Ledger, server: Server[Any] | None, job: Job) -> Audit:
         if name in released:
             released[name].arrays = {array: set() for array in task.releases}
             released[name].bounds = {array: _bound(declared) for array, declared in task.releases.items()}
-    solver = type(server).__name__.lower() if server else "unknown"
+    solver = type(server).__name__.lower() if server else solver_of(job, ledger)
     return Audit(solver, privacy(ledger, job.to_toml()), len(clients), ledger.rounds, ledger.bytes_up, released)
 
 

@@ -18,7 +18,7 @@ from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca
 from fedspan.algorithms.torch_model import TorchModel, TorchRows
 from fedspan.errors import InputError, nearest
 from fedspan.estimators.labels import encode, matched, row_weights
-from fedspan.estimators.launch import launch, secure_from, seed_from, whole
+from fedspan.estimators.launch import launch, secure_from, seed_from, sharing, whole
 from fedspan.estimators.model import load_model, save_model
 from fedspan.federation.clients import open_clients
 from fedspan.federation.participation import Participation
@@ -231,10 +231,8 @@ def private(
         raise InputError(f"need delta below 1 / {schema.rows} rows, got {dp.delta!r}; at that delta a row may be shown")
     rate = min(1.0, method.batch * clients / schema.rows)
     method = replace(method, private=Sampling(schema.rows, schema.n_features, rate, dp.simulate))
-    secure = secure_from(estimator.secure)
-    least = clients if min_clients is None else max(min_clients, secure.among(clients, min_clients) if secure else 1)
-    plan = plan_for(dp, method.client, [Release(*p) for p in method.planned()], spread=least if secure else 1)
-    return method, plan
+    spread = sharing(secure_from(estimator.secure), clients, min_clients)
+    return method, plan_for(dp, method.client, [Release(*p) for p in method.planned()], spread=spread)
 
 
 def configured(

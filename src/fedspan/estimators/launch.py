@@ -46,6 +46,13 @@ def secure_from(secure: Any) -> Secure | None:
     return secure
 
 
+def sharing(secure: Secure | None, clients: int, min_clients: int | None) -> int:
+    """By how many clients the noise of a sum is shared: by those who are at least in it; alone without secure sums."""
+    if secure is None:
+        return 1
+    return clients if min_clients is None else max(min_clients, secure.among(clients, min_clients))
+
+
 def launch(
     solver: Server[Any],
     data: Mapping[str, Any],

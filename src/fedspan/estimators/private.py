@@ -9,7 +9,7 @@ from typing import Any
 
 from fedspan.algorithms import FedPower, NoisyGram, NoisyPower, PaperNoise
 from fedspan.errors import InputError
-from fedspan.estimators.launch import secure_from
+from fedspan.estimators.launch import secure_from, sharing
 from fedspan.federation.schema import Schema
 from fedspan.privacy.dp import PaperDP, RowDP
 from fedspan.privacy.plan import Plan, Release, expected_error, plan_for
@@ -65,9 +65,7 @@ def private(request: Any, schema: Schema, clients: int, min_clients: int | None)
     solver = replace(solver, k=request.n_components, center=request.center)
     if isinstance(solver, NoisyPower):
         solver = replace(solver, d=schema.n_features)
-    secure = secure_from(request.secure)
-    least = clients if min_clients is None else max(min_clients, secure.among(clients, min_clients) if secure else 1)
-    spread = least if secure else 1  # the noise of a sum is shared by those who are at least in it
+    spread = sharing(secure_from(request.secure), clients, min_clients)
     plan = plan_for(dp, solver.client, [Release(*planned) for planned in solver.planned()], spread=spread)
     return Private(solver, plan, why)
 
