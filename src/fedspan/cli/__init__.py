@@ -1,1 +1,1 @@
-"""The command line: `fedspan demo`, `new`, `run`, `resume`, `report`, `audit`, `doctor`. Nothing else in fedspan imports it."""
+"""The command line: `fedspan demo`, `new`, `run`, `resume`, `report`, `audit`, `doctor`. Nothing imports it."""
