@@ -121,3 +121,26 @@ def test_an_audit_sees_if_masks_were_missing(private: Path, fedspan: Fedspan) ->
     from fedspan import Channel
 
     assert "DIFFER" in _randomness(list(Transcript(private / "out" / "transcript").talks(Channel())))
+
+
+def test_a_warning_comes_before_anything_is_sent(
+    private: Path, fedspan: Fedspan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    from fedspan.cli import runner
+
+    seen: list[str] = []
+    monkeypatch.setattr(runner, "say", lambda console, text: seen.append(text))
+    charge = Budget.charge
+
+    def charged(self: Budget, *given: Any) -> None:
+        seen.append("charged")
+        charge(self, *given)
+
+    monkeypatch.setattr(Budget, "charge", charged)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    assert fedspan("run", "job.toml", "--out", "out", "--set", "privacy.epsilon=0.01").exit_code == 0
+    assert seen[0].startswith("warning: expected projection distance")
+    assert "charged" in seen
+    assert "Numbers on this page carry that noise" in (private / "out" / "report.html").read_text()

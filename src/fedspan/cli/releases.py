@@ -145,5 +145,5 @@ def privacy(ledger: Ledger, job: str = "") -> str:
     noised = ", with noise" if not math.isinf(epsilon) and seen else ""
     return (
         f"{guarantee}; {sums}. The rows stayed with the clients; the server saw {of}{noised}: "
-        f"{'; '.join(seen) or 'nothing'}."
+        f"{'; '.join(seen) or 'nothing'}.{' Numbers on this page carry that noise.' if noised else ''}"
     )

@@ -91,7 +91,7 @@ def versions() -> str:
 
 
 def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
-    """The fit itself. Its warnings become notes of the ledger, and single lines."""
+    """The fit itself. Its warnings become single lines at once (before a budget is spent), and notes of the ledger."""
     ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
     model = estimator(job.task)(**job.options(), checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
     if job.transcript:
@@ -100,13 +100,20 @@ def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
     given, options = task.arguments(job)
     if job.min_clients is not None:
         options["min_clients"] = job.min_clients
-    with warnings.catch_warnings(record=True) as caught:
+    told: dict[str, None] = {}
+
+    def tell(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        if issubclass(category, UserWarning) and str(message) not in told:
+            told[str(message)] = None
+            say(Console(stderr=True), f"warning: {message}")
+
+    with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = tell
         with Progress(console, ledger, rounds_of(model), getattr(model, "tol", 0.0), task.watch) as progress:
             model.set_params(callback=progress).fit(*given, **options, ledger=ledger)
-    for text in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)):
+    for text in told:
         ledger.add(Note(f"warning: {text}"))
-        say(Console(stderr=True), f"warning: {text}")
     return model
 
 

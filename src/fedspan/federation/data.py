@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,9 @@ def _read_csv(path: Path) -> Table:
             pass
         else:
             raise InputError(f"need a first line of column names, {path} begins with numbers; add the names")
-        rows = np.loadtxt(file, delimiter=",", ndmin=2, quotechar='"', comments=None)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="loadtxt: input contained no data")  # said in our own words later
+            rows = np.loadtxt(file, delimiter=",", ndmin=2, quotechar='"', comments=None)
     if rows.size and rows.shape[1] != len(header):
         raise InputError(f"need {len(header)} columns as in the first line of {path}, got {rows.shape[1]}")
     return Table(rows.reshape(-1, len(header)), tuple(name.strip() for name in header))
