@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from solvers import put
+from page import put
 
 
 def views(J: int, N: int, seed: int = 0) -> list[np.ndarray]:

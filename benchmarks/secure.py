@@ -24,7 +24,7 @@ from fedspan.engines import InProcess, inprocess
 from fedspan.privacy.masking import Secure
 from fedspan.privacy.protection import Protection
 from fedspan.protocol import Ask, Sum
-from solvers import put
+from page import put
 
 D, K, ROWS = 784, 10, 600
 Cost = dict[str, float]

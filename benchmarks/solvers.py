@@ -19,6 +19,7 @@ import fedspan
 from fedspan.algorithms import Davidson, DrSvd, Faps, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
 from fedspan.estimators.spectral import channel_for
 from fedspan.run import Info
+from page import put
 
 PAPER: dict[str, Any] = {"start": "paper", "penalty": "paper", "beta": 0.15, "cap": 200}  # FAPS section 5.2
 SUMS = "sums over clients of MᵢV"
@@ -97,14 +98,6 @@ def faps_by_seed(seeds: int, most: int) -> list[str]:
         print(seed, {name: row[-1] for name, row in cells.items()}, flush=True)
     head = [f"| seed | {' | '.join(map(str, range(seeds)))} |", "|---|" + "--:|" * seeds]
     return head + [f"| {name} | {' | '.join(row)} |" for name, row in cells.items()]
-
-
-def put(lines: list[str], path: Path, mark: str) -> None:
-    """Replace what stands between two markers of a Markdown file."""
-    begin, end = f"<!-- {mark} begins -->\n", f"<!-- {mark} ends -->"
-    text = path.read_text(encoding="utf-8")
-    before, after = text.split(begin)[0], text.split(end)[1]
-    path.write_text(before + begin + "\n".join(lines) + "\n" + end + after, encoding="utf-8")
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ beside it the same from the bytes that crossed the wire until then (first exchan
 from __future__ import annotations
 
 import argparse
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from fedspan import DeepFederatedGCCA
 from fedspan.algorithms.networks import outputs, with_parameters
 from fedspan.engines import InProcess
 from fedspan.run import Info
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from page import put
 
 J, UNSEEN, GOAL = 10_000, 1_000, 0.95
 
@@ -137,10 +141,7 @@ def main() -> None:
         print("\n".join(rows), flush=True)
         lines += rows
     if args.write:
-        begin, end = "<!-- deep toy begins -->\n", "<!-- deep toy ends -->"
-        text = args.write.read_text(encoding="utf-8")
-        table = "\n".join(lines) + "\n"
-        args.write.write_text(text.split(begin)[0] + begin + table + end + text.split(end)[1], encoding="utf-8")
+        put(lines, args.write, "deep toy")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from fedspan.numerics.alignment import bits_per_variable, compression_ratio, mea
 from fedspan.run import Info
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from solvers import put
+from page import put
 
 N, D, K, VIEWS = 25, 20, 5, 3
 LEVELS = (1.5, 1.4, 1.3)

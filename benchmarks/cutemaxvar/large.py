@@ -22,7 +22,7 @@ from fedspan.channel import Channel, pack
 from fedspan.estimators.maxvar import channel_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from solvers import put
+from page import put
 
 K, VIEWS, NOISE = 5, 3, 0.1
 

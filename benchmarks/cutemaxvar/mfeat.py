@@ -25,7 +25,7 @@ from sklearn.svm import SVC
 from fedspan import FederatedGCCA
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from solvers import put
+from page import put
 
 METHODS: dict[str, dict[str, Any]] = {
     "krylov": {"solver": "krylov", "tol": 1e-6},

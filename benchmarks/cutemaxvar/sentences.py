@@ -31,7 +31,7 @@ from fedspan.numerics.alignment import alignment_accuracy
 from fedspan.run import Info
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from solvers import put
+from page import put
 
 ASKED_HERE = ("show", "weigh")
 LOOK = 10**6  # a patience that never ends: the rows held out are looked at in every round, and nothing is stopped

@@ -26,7 +26,7 @@ from fedspan.engines.transcript import Talk, Transcript
 from fedspan.privacy.attacks import Pairs, error, faps_fit, faps_leak
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from solvers import put
+from page import put
 
 PAPER: dict[str, Any] = {"start": "paper", "penalty": "paper", "beta": 0.15, "cap": 60}  # X_i = Z, rule (25)
 SHOWN = {1, 2, 4, 6, 8, 9, 10, 11, 12, 15, 20, 30, 40, 60}

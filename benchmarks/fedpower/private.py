@@ -27,11 +27,13 @@ from table2 import exact, scaled
 from fedspan import FederatedSVD, PaperDP, RowDP, Secure, run
 from fedspan.algorithms import FedPower, NoisyGram, NoisyPower
 from fedspan.engines import InProcess
-from fedspan.files import write_whole
 from fedspan.numerics.orthonormal import projection_distance
 from fedspan.privacy.accountant import multiplier, paper_multiplier
 from fedspan.privacy.plan import Release, plan_for
 from fedspan.protocol import Array
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from page import put
 
 DELTA, CLIENTS, R = 1e-6, 100, 10
 GRAM = NoisyGram(R, center=False)
@@ -65,7 +67,7 @@ def main() -> None:
     for part in args.parts:
         lines = list(known[part](args.data, sets, args.seeds))
         if args.write:
-            between(args.write, part, lines)
+            put(lines, args.write, part)
 
 
 def table(head: str, body: Any) -> Any:
@@ -176,14 +178,6 @@ def least(V: Array, clients: list[Array], eps: float, seed: int) -> float:
         random_state=seed, callback=lambda info: seen.append(projection_distance(info.estimate.T, V)),
     ).fit(clients)  # fmt: skip
     return min(seen)
-
-
-def between(path: Path, name: str, lines: list[str]) -> None:
-    """Replace what stands between the markers of that name."""
-    text = path.read_text(encoding="utf-8")
-    begin, end = f"<!-- {name} begins -->\n", f"<!-- {name} ends -->"
-    before, rest = text.split(begin)
-    write_whole(path, before + begin + "\n".join(lines) + "\n" + end + rest.split(end, 1)[1])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from scipy.sparse.linalg import svds
 from fedspan.numerics.folds import top
 from fedspan.numerics.stiefel import lift, random_point, retract, tangent
 from fedspan.protocol import Array
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from page import put as put  # for the scripts beside
 
 DATA = Path(os.environ.get("FEDSPAN_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 REAL = ("mnist_writers", "wisdm_v1_users", "hmp_adl_volunteers", "inaugural_speeches", "gas_drift_batches")
@@ -101,11 +105,3 @@ def halves(clients: dict[str, Array], seed: int, most: int | None = None) -> tup
         half = len(X) // 2
         train[name], held[name] = X[order[:half][:most]], X[order[half:]]
     return train, held
-
-
-def put(lines: Sequence[str], path: Path, mark: str) -> None:
-    """Replace what stands between two markers of a Markdown file."""
-    begin, end = f"<!-- {mark} begins -->\n", f"<!-- {mark} ends -->"
-    text = path.read_text(encoding="utf-8")
-    before, after = text.split(begin)[0], text.split(end)[1]
-    path.write_text(before + begin + "\n".join(lines) + "\n" + end + after, encoding="utf-8")

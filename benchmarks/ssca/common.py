@@ -17,6 +17,9 @@ from fedspan.numerics.swish import Swish
 from fedspan.protocol import Array, Server
 from fedspan.run import Info, Result, run
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from page import put as put  # for the scripts beside
+
 NET = Swish(hidden=128, classes=10)
 SAMPLE = {10: (0.9, 0.5, 0.1, 0.2), 100: (0.3, 0.3, 0.1, 0.05), 6000: (0.2, 0.3, 0.1, 0.03)}  # a1, a2, α, τ by B
 FEATURE = {10: (0.9, 0.3, 0.3, 0.1), 100: (0.9, 0.5, 0.1, 0.2), 1000: (0.3, 0.3, 0.1, 0.05)}
@@ -83,10 +86,3 @@ def solve(
     method: Server[Any], clients: Any, seed: int, threads: int | None, look: Callable[[Info], None] | None = None
 ) -> Result[Any]:
     return run(method, InProcess(clients, threads=threads), rounds=method.rounds, seed=seed, callback=look)  # type: ignore[attr-defined]
-
-
-def put(page: Path, name: str, text: str) -> None:
-    """The text between the page's markers `<!-- name -->` and `<!-- /name -->`."""
-    before, rest = page.read_text(encoding="utf-8").split(f"<!-- {name} -->", 1)
-    after = rest.split(f"<!-- /{name} -->", 1)[1]
-    page.write_text(f"{before}<!-- {name} -->\n{text.strip()}\n<!-- /{name} -->{after}", encoding="utf-8")

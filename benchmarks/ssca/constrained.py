@@ -50,7 +50,7 @@ def main() -> None:
             )
     print("\n".join(table))
     if args.write:
-        put(args.write, "constrained", "\n".join(table))
+        put(table, args.write, "constrained")
 
 
 def one(args: Any, data: Data, batch: int, rounds: int, name: str, seed: int) -> list[float]:

@@ -208,7 +208,7 @@ def main() -> None:
             print(f"Figure 3, {title}", flush=True)
             trade_off(f"Figure 3, {title}", found, goal, args.out, f"figure-3-{title}")
         if args.write and number == "1" and all(name in {c.name for c in found} for name in MUST):
-            put(args.write, "curves", table(found))
+            put(table(found).splitlines(), args.write, "curves")
     if "4" in figures:
         print("Figure 4, sample-based, B = 100", flush=True)
         sparsity(data, args)
