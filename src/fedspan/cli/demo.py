@@ -83,7 +83,7 @@ def _against(pooled: PCA, model: FederatedPCA) -> tuple[float, float]:
 def _table(models: dict[str, FederatedPCA], pooled: PCA) -> Table:
     table = Table(
         title="Three solvers on the same clients, against scikit-learn's PCA of all rows",
-        caption="The server sees the last column of each client, in every round: no noise and no masking yet.",
+        caption="The server sees the last column of each client, in every round: no noise or masks were asked for.",
         title_justify="left", caption_justify="left", box=SIMPLE, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
     for column in ("solver", "rounds", "up", "down", "time", "angle", "variance", "server sees"):
