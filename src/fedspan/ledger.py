@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -164,6 +164,13 @@ class Ledger:
         return (e for e in self.events if isinstance(e, Exchange))
 
 
+def event_from(row: Mapping[str, Any]) -> Event:
+    """The event that a line of a ledger holds."""
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    event: Event = _KINDS[str(fields.pop("event"))](**fields)
+    return event
+
+
 def _line(event: Event) -> str:
     return json.dumps({"event": _NAMES[type(event)], **asdict(event)}, separators=(",", ":")) + "\n"
 
@@ -174,8 +181,7 @@ def _read(path: Path) -> Iterator[Event]:
         try:
             row = json.loads(line) if line else None
             if row is not None:
-                kind = _KINDS[row.pop("event")]
-                yield kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
+                yield event_from(row)
         except (ValueError, KeyError, TypeError, AttributeError):
             if number < len(lines):
                 raise InputError(f"need a ledger, line {number} of {path} is not one of its events") from None

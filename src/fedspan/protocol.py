@@ -86,14 +86,20 @@ class Server(Protocol[S]):
         """What the client's constructor is told besides its data: plain values, so that a job file can carry them."""
         return {}
 
+    def asks(self) -> frozenset[str]:
+        """The tasks that a run may ask for. In a federation a site answers no others."""
+        return frozenset(tasks_of(self.client))
+
 
 class Client(Protocol[C]):
     """The client's half, made next to its data (and made again if it was closed meanwhile): only `C` is remembered.
 
-    `State` is its type: a frozen dataclass of plain data, or NoneType for a client that remembers nothing.
+    `State` is its type: a frozen dataclass of plain data, or NoneType for a client that remembers nothing. `needs` says
+    what its constructor is given as data: "rows", "entities" (rows with ids), "labelled" rows, or a "network" too.
     """
 
     State: ClassVar[type]
+    needs: ClassVar[str] = "rows"
 
     def init(self) -> C: ...
 

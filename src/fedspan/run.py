@@ -28,7 +28,7 @@ class Session(Protocol):
 
     def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]: ...
     def snapshot(self) -> Any: ...
-    def restore(self, saved: Any) -> None: ...
+    def restore(self, saved: Any, after: int) -> None: ...
     def close(self) -> None: ...
 
 
@@ -131,7 +131,7 @@ def run(
         saved: tuple[int, S, Any] | None = checkpoint.load(name, algorithm.State) if checkpoint else None
         if saved:
             done, state, memories = saved
-            session.restore(memories)
+            session.restore(memories, done)
             ledger.add(Note(f"resumed after round {done}"))
         else:
             done, state = 0, drive(algorithm.init(Streams(seed, 0, 0, SERVER)), clients, 0)

@@ -66,6 +66,7 @@ class DeepNode(EntitiesClient[NodeState]):
     """A node: it trains its network towards G, and says what the network makes of its rows."""
 
     State = NodeState
+    needs = "network"
 
     def __init__(
         self, data: DeepView, k: int, steps: int, batch_size: int = 0, lr: float = 1e-3, weight_decay: float = 0.0

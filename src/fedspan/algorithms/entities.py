@@ -37,6 +37,7 @@ class Entities:
 class EntitiesClient(Client[C]):
     """A client whose rows are entities that others have too. Subclasses set `entities` in their constructor."""
 
+    needs = "entities"
     entities: Entities
 
     @task(releases={"n": PUBLIC, "digest": PUBLIC})

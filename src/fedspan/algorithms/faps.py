@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedspan.algorithms.moments import Moments, RowsClient, Shift, measure
+from fedspan.algorithms.moments import MEASURE, Moments, RowsClient, Shift, measure
 from fedspan.errors import InputError
 from fedspan.numerics.anderson import anderson, combine
 from fedspan.numerics.orthonormal import orthonormal, random_orthonormal
@@ -247,6 +247,9 @@ class Faps(Server[FapsState]):
         usual = _BETA if self.penalty == "paper" else 0.2 if self.accelerate else 0.1
         beta = usual if self.beta is None else self.beta
         return {"columns": 300 * self.k, "beta": beta} | {name: getattr(self, name) for name in names}
+
+    def asks(self) -> frozenset[str]:
+        return MEASURE | {"split", "variances"} | ({"multiply"} if self.accelerate else set())
 
     def init(self, rng: Streams) -> Round[FapsState]:
         moments = yield from measure(self.center, self.scale)

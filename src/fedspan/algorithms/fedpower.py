@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedspan.algorithms.moments import Shift, measure, sizes
+from fedspan.algorithms.moments import MEASURE, Shift, measure, sizes
 from fedspan.algorithms.power import LocalClient, SpectralState
 from fedspan.errors import ClientError, InputError
 from fedspan.numerics.orthonormal import orthonormal, polar, projection_distance, random_orthonormal
@@ -131,6 +131,9 @@ class FedPower(Server[FedPowerState]):
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         return {"columns": 100 * (self.width or 2 * self.k), "align": self.align}
+
+    def asks(self) -> frozenset[str]:
+        return MEASURE | {"size", "iterate", "iterate_aligned", "multiply", "show"}
 
     def init(self, rng: Streams) -> Round[FedPowerState]:
         moments = yield from measure(self.center, self.scale)

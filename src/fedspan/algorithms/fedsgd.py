@@ -38,7 +38,7 @@ class SgdState:
 class FedSgd(SampleBased, Server[SgdState]):
     """v ← βv + g, ω ← ω - r v, with the gradient of the mean loss + l2·‖ω‖². β = 0: FedSGD."""
 
-    model: Any = _NET
+    model: Swish | Any = _NET
     batch: int = 100
     rounds: int = 1000
     l2: float = 1e-5

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from fedspan.algorithms.moments import Moments, RowsClient, measure
+from fedspan.algorithms.moments import MEASURE, Moments, RowsClient, measure
 from fedspan.numerics.grid import from_grid, to_grid
 from fedspan.numerics.orthonormal import random_orthonormal
 from fedspan.numerics.precondition import corrections, low_rank
@@ -81,6 +81,9 @@ class Krylov(Server[KrylovState]):
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         return {"columns": 12 * self.k}
+
+    def asks(self) -> frozenset[str]:
+        return MEASURE | {"multiply_on_grid" if self.rounded else "multiply"}
 
     def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
         """What must be known of the operator, and where to start."""
@@ -154,6 +157,9 @@ class Davidson(Krylov):
     """
 
     columns: int | None = None
+
+    def asks(self) -> frozenset[str]:
+        return super().asks() | {"leading"}
 
     def init(self, rng: Streams) -> Round[KrylovState]:
         state = yield from super().init(rng)

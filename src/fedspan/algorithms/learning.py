@@ -156,6 +156,7 @@ class SampleClient(Client[None]):
     """A client that holds samples. `data` is (X, y), (X, y, weight, part, parts), or a problem of torch_model.py."""
 
     State = type(None)
+    needs = "labelled"
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedspan.algorithms.views import ViewClient, open_views, view_options
+from fedspan.algorithms.views import VIEWS, ViewClient, open_views, view_options
 from fedspan.algorithms.weigh import Answer, Watch, held_out_accuracy, metrics_of, no_better, watched, weigh
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid
@@ -82,6 +82,9 @@ class AltMaxVar(Server[MaxVarState]):
     def client_options(self) -> dict[str, float | int | str | bool]:
         view = view_options(self.center, self.scale, self.ridge, self.tol)
         return {**view, "local": self.local, "steps": self.steps, "batch": self.batch}
+
+    def asks(self) -> frozenset[str]:
+        return VIEWS | {"begin", "update", "sketch", "reduce"}
 
     def init(self, rng: Streams) -> Round[MaxVarState]:
         J, views = yield from open_views(self.k, self.center, rng)
@@ -152,6 +155,9 @@ class Mvlsa(Server[MaxVarState]):
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         return view_options(self.center, self.scale, self.ridge, tol=0.0)
+
+    def asks(self) -> frozenset[str]:
+        return VIEWS | {"reduce"}
 
     def init(self, rng: Streams) -> Round[MaxVarState]:
         J, views = yield from open_views(self.k, self.center, rng)

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedspan.algorithms.krylov import Krylov, KrylovState
 from fedspan.algorithms.moments import Moments
-from fedspan.algorithms.views import ViewClient, open_views, view_options
+from fedspan.algorithms.views import VIEWS, ViewClient, open_views, view_options
 from fedspan.algorithms.weigh import Answer, Watch, held_out_accuracy, metrics_of, no_better, sent, watched, weigh
 from fedspan.numerics.orthonormal import orthonormal
 from fedspan.protocol import Array, Ask, Client, Round, Sum, complete
@@ -46,6 +46,9 @@ class MaxVarKrylov(Krylov):
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         return view_options(self.center, self.scale, self.ridge, self.tol)
+
+    def asks(self) -> frozenset[str]:
+        return VIEWS | {"multiply_on_grid" if self.rounded else "multiply", "sketch"}
 
     def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
         J, views = yield from open_views(self.k, self.center, rng)

@@ -70,6 +70,9 @@ def sizes() -> Round[dict[str, int]]:
     return {client: int(arrays["n"]) for client, arrays in replies.each.items()}
 
 
+MEASURE = frozenset({"count", "settle", "spread"})  # the tasks of `measure`
+
+
 class RowsClient(OperatorClient[Shift]):
     """A client that holds rows. Its tasks are those of the opening round, and the product with M = BᵀB."""
 

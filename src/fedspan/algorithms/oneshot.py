@@ -17,7 +17,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from fedspan.algorithms.moments import RowsClient, Shift, measure
+from fedspan.algorithms.moments import MEASURE, RowsClient, Shift, measure
 from fedspan.algorithms.power import SpectralState
 from fedspan.errors import InputError
 from fedspan.numerics.orthonormal import orthonormal
@@ -88,6 +88,9 @@ class Gram(OneShot):
 
     client: type[Client] = GramClient  # type: ignore[type-arg]
 
+    def asks(self) -> frozenset[str]:
+        return MEASURE | {"gram"}
+
     def round(self, state: SpectralState, rng: Streams) -> Round[SpectralState]:
         G = (yield from complete(Ask("gram", want=Sum("G")))).total["G"]
         M = unpack_triangle(G)
@@ -145,6 +148,9 @@ class Uda(OneShot):
     def client_options(self) -> dict[str, float | int | str | bool]:
         return {"columns": 20 * self.k}  # about what Lanczos takes
 
+    def asks(self) -> frozenset[str]:
+        return MEASURE | {self.ask, "multiply"}
+
     def round(self, state: SpectralState, rng: Streams) -> Round[SpectralState]:
         replies = yield from complete(Ask(self.ask, {"k": np.array(self.k)}))
         V = np.hstack([arrays["V"] for arrays in replies.each.values()])  # (d, m·k)
@@ -174,6 +180,9 @@ class DrSvd(OneShot):
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         return {"columns": 2 * (self.width or 100 * self.k)}
+
+    def asks(self) -> frozenset[str]:
+        return MEASURE | {"multiply"}
 
     def round(self, state: SpectralState, rng: Streams) -> Round[SpectralState]:
         d = len(state.moments.mean)

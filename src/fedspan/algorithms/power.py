@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedspan.algorithms.moments import Moments, RowsClient, Shift, measure
+from fedspan.algorithms.moments import MEASURE, Moments, RowsClient, Shift, measure
 from fedspan.errors import InputError
 from fedspan.numerics.orthonormal import orthonormal, polar, random_orthonormal
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
@@ -53,6 +53,9 @@ class Ssi(Server[SpectralState]):
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         return {"columns": 100 * self.k}  # it takes hundreds of rounds: a Gram matrix soon pays
+
+    def asks(self) -> frozenset[str]:
+        return MEASURE | {"multiply"}
 
     def init(self, rng: Streams) -> Round[SpectralState]:
         moments = yield from measure(self.center, self.scale)
@@ -121,6 +124,9 @@ class LocalPower(Server[LocalState]):
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         return {"columns": 100 * self.k}
+
+    def asks(self) -> frozenset[str]:
+        return MEASURE | {"multiply", "iterate"}
 
     def init(self, rng: Streams) -> Round[LocalState]:
         moments = yield from measure(self.center, self.scale)

@@ -76,7 +76,7 @@ class Ssca(SampleBased, Server[SscaState]):
     one row has a bounded say (unconstrained only: losses have no bound).
     """
 
-    model: Any = _NET
+    model: Swish | Any = _NET
     batch: int = 100
     rounds: int = 1000
     l2: float = 1e-5

@@ -48,6 +48,7 @@ class FeatureClient(Client[Block]):
     """A client that holds some columns of all rows, and their labels: `data` is (X_i, y) or (X_i, y, weight)."""
 
     State = Block
+    needs = "labelled"
 
     def __init__(self, data: Any, hidden: int = 0, classes: int = 0) -> None:
         self.X, self.y, self.weight = (*data, None) if len(data) == 2 else data

@@ -33,6 +33,9 @@ class ViewState:
     W: Array | None = None  # (N_i, m), B_iW the m leading left singular vectors (each shortened by the ridge)
 
 
+VIEWS = frozenset({"identify", "identify_rows", "open_view", "weigh", "show"})  # what every method on views asks
+
+
 class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
     """One view. `local` says how Q_i follows G: "exact", "gradient", or "sgd" with batches of `batch` entities."""
 

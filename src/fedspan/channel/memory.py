@@ -57,7 +57,8 @@ def delta(inner: Stage, first: Stage | None = None) -> Stage:
         return out, memory
 
     name = f"delta({inner.name})" if first is None else f"delta({inner.name}, first={first.name})"
-    return Stage(name, kinds, lambda: ({}, {}), encode, decode, remembers=True)
+    recipe = ("delta", inner.recipe, None if first is None else first.recipe)
+    return Stage(name, kinds, lambda: ({}, {}), encode, decode, remembers=True, recipe=recipe)
 
 
 def error_feedback(inner: Stage) -> Stage:
@@ -78,7 +79,8 @@ def error_feedback(inner: Stage) -> Stage:
     def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
         return inner.decode(arrays, receiver)[0], state
 
-    return Stage(f"error_feedback({inner.name})", kinds, lambda: ({}, ()), encode, decode, remembers=True)
+    name, recipe = f"error_feedback({inner.name})", ("error_feedback", inner.recipe)
+    return Stage(name, kinds, lambda: ({}, ()), encode, decode, remembers=True, recipe=recipe)
 
 
 def _memoryless(stage: Stage) -> tuple[State, State]:

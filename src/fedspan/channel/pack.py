@@ -79,7 +79,7 @@ def pack() -> Stage:
     def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
         return {k.split(_MARK)[0]: _unpack(k, a) if _MARK in k else a for k, a in arrays.items()}, state
 
-    return Stage("pack", ("pack",), lambda: ((), ()), encode, decode)
+    return Stage("pack", ("pack",), lambda: ((), ()), encode, decode, recipe=("pack",))
 
 
 def _pack(name: str, array: Array) -> tuple[str, Array]:

@@ -45,7 +45,7 @@ def quantize(bits: int) -> Stage:
     def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
         return {k.split(_MARK)[0]: _dequantize(k, a) if _MARK in k else a for k, a in arrays.items()}, state
 
-    return Stage(f"quantize({bits})", ("quantize",), lambda: ((), ()), encode, decode)
+    return Stage(f"quantize({bits})", ("quantize",), lambda: ((), ()), encode, decode, recipe=("quantize", int(bits)))
 
 
 def _dequantize(key: str, packed: Array) -> Array:

@@ -16,7 +16,10 @@ State = Any  # plain data: dicts and tuples of arrays, so that a checkpoint can 
 
 
 class Stage(NamedTuple):
-    """One step of a channel. `kinds` are the steps inside it, first to last; `remembers` if it keeps a memory."""
+    """One step of a channel. `kinds` are the steps inside it, first to last; `remembers` if it keeps a memory.
+
+    `recipe` is how to make it at the other end of a real link: a name and plain values (see `channel/recipe.py`).
+    """
 
     name: str
     kinds: tuple[str, ...]
@@ -24,9 +27,10 @@ class Stage(NamedTuple):
     encode: Callable[[Arrays, State, Streams], tuple[Arrays, State]]
     decode: Callable[[Arrays, State], tuple[Arrays, State]]
     remembers: bool = False
+    recipe: tuple[Any, ...] = ()
 
 
-IDENTITY = Stage("identity", (), lambda: ((), ()), lambda a, s, _: (a, s), lambda a, s: (a, s))
+IDENTITY = Stage("identity", (), lambda: ((), ()), lambda a, s, _: (a, s), lambda a, s: (a, s), recipe=("identity",))
 
 # Each kind may only follow kinds of the same or a lower rank. Noise on top of a memory would leave un-noised data in
 # that memory; clipping, memory or quantisation behind a mask would break the sum that undoes the mask.
@@ -77,7 +81,8 @@ def chain(*stages: Stage) -> Stage:
         return arrays, tuple(reversed(after))
 
     name = " → ".join(stage.name for stage in stages)
-    return Stage(name, kinds, init, encode, decode, any(stage.remembers for stage in stages))
+    recipe = ("chain", *(stage.recipe for stage in stages))
+    return Stage(name, kinds, init, encode, decode, any(stage.remembers for stage in stages), recipe)
 
 
 def only(names: Collection[str], stage: Stage) -> Stage:
@@ -97,7 +102,8 @@ def only(names: Collection[str], stage: Stage) -> Stage:
         plain, state = stage.decode(inside, state)
         return {**outside, **plain}, state
 
-    return stage._replace(name=f"{stage.name} on {', '.join(sorted(names))}", encode=encode, decode=decode)
+    name, recipe = f"{stage.name} on {', '.join(sorted(names))}", ("only", sorted(names), stage.recipe)
+    return stage._replace(name=name, encode=encode, decode=decode, recipe=recipe)
 
 
 def plain_name(key: str) -> str:

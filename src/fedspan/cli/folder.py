@@ -37,6 +37,7 @@ class RunFolder:
         self.report = path / "report.html"
         self.transcript = path / "transcript"  # only if the job asks for it
         self.audit = path / "audit.html"
+        self.federation = path / "federation.json"  # where the run is, if not here
         self._made: list[Path] = []  # folders that were not there before, the innermost first
 
     @classmethod
@@ -102,7 +103,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """All that a run writes, but for the job: a folder without it would belong to nobody."""
-        for file in (self.model, self.ledger, self.report, self.audit):
+        for file in (self.model, self.ledger, self.report, self.audit, self.federation):
             file.unlink(missing_ok=True)
         for place in (self.checkpoint, self.transcript):
             shutil.rmtree(place, ignore_errors=True)
@@ -110,5 +111,5 @@ class RunFolder:
 
 def _temporary(entry: Path) -> bool:
     """Whether a crash of `write_whole` left this."""
-    ours = (".job.toml.", ".model.", ".ledger.", ".report.", ".round.", ".audit.", ".message-")
+    ours = (".job.toml.", ".model.", ".ledger.", ".report.", ".round.", ".audit.", ".message-", ".federation.")
     return entry.is_file() and entry.name.startswith(ours)

@@ -41,10 +41,6 @@ _LEAST = {
     "run.checkpoint_every": 1,
     "run.min_clients": 1,
 }
-
-_NOT_YET = {
-    "run.timeout": "all clients are in this process and none can be late; it comes with federations, leave it out",
-}
 _SAYS = {
     bool: "true or false", int: "an integer", float: "a number", str: "a string",
     list: "a list of strings", dict: "a table name = path",
@@ -77,6 +73,7 @@ def schema(task: str) -> dict[str, dict[str, tuple[type, ...]]]:
             "id": (str,),
             "label": (str,),
             "held_out": (list, dict),
+            "table": (str,),
         },
         "privacy": {
             "epsilon": (float,),
@@ -108,6 +105,8 @@ class Job:
     privacy: Mapping[str, Any] = field(default_factory=dict)
     secure: Mapping[str, Any] = field(default_factory=dict)
     held_out: Mapping[str, str] = field(default_factory=dict)  # further rows of each view
+    timeout: float | None = None  # in a federation: seconds in which a site must answer
+    table: str | None = None  # in a federation: which of the sites' tables
 
     def options(self) -> dict[str, Any]:
         """The parameters as the estimator's constructor takes them."""
@@ -151,12 +150,13 @@ class Job:
 
     def to_toml(self) -> str:
         """The job as a file that `load` understands."""
-        data = {"columns": self.columns, "id": self.id, "label": self.label}
+        data = {"table": self.table, "columns": self.columns, "id": self.id, "label": self.label}
         tables = {
             "job": {"task": self.task, **self.parameters},
             "run": {
                 "checkpoint_every": self.checkpoint_every,
                 "min_clients": self.min_clients,
+                "timeout": self.timeout,
                 "transcript": self.transcript or None,
             },
             "privacy": self.privacy,
@@ -174,6 +174,11 @@ class Job:
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Job:
     """The job in a file, with `table.key=value` overrides; relative data paths are beside the file."""
+    return parse(read(path, overrides), path.resolve().parent)
+
+
+def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The file with its overrides, not yet checked."""
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -182,7 +187,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Job:
         raise InputError(f"need TOML in {path}: {error}") from None
     for text in overrides:
         override(tree, text)
-    return parse(tree, path.resolve().parent)
+    return tree
 
 
 def parse(tree: dict[str, Any], beside: Path) -> Job:
@@ -198,8 +203,6 @@ def parse(tree: dict[str, Any], beside: Path) -> Job:
     if "participation" in job:
         _participation(job["participation"])
     privacy, secure = dict(checked.get("privacy", {})), dict(checked.get("secure", {}))
-    if secure.get("enabled") is False:
-        secure = {}
     if "privacy" in checked:
         if "budgets" in privacy:
             privacy["budgets"] = str(beside / privacy["budgets"])
@@ -220,6 +223,8 @@ def parse(tree: dict[str, Any], beside: Path) -> Job:
         privacy,
         secure,
         _held_out(task, job, data, beside),
+        run.get("timeout"),
+        data.get("table"),
     )
 
 
@@ -278,8 +283,6 @@ def _value(table: str, key: str, value: Any, known: Mapping[str, tuple[type, ...
         raise InputError(f"need {where} to be {need}, got {value!r}")
     if where in _LEAST and value < _LEAST[where]:
         raise InputError(f"need {where} to be at least {_LEAST[where]}, got {value!r}")
-    if where in _NOT_YET and value is not False:  # `enabled = false` says how it is
-        raise InputError(f"{where}: {_NOT_YET[where]}")
     return value
 
 

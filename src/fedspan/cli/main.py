@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from fedspan.cli.federation import federation, site
 from fedspan.errors import FedspanError, InputError
 
 
@@ -47,6 +48,10 @@ app = typer.Typer(
     help="Learn one model from data that must stay apart.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong input.",
 )
+
+
+app.add_typer(federation, name="federation")
+app.add_typer(site, name="site")
 
 
 def _version(asked: bool) -> None:
@@ -117,14 +122,27 @@ def run(
             "released, from which their data may be worked out: keep it as safe as the data. Default: not kept.",
         ),
     ] = False,
+    on: Annotated[
+        Path | None,
+        typer.Option(metavar="KIT", help="Run on the federation of this researcher's kit; default: in this process."),
+    ] = None,
 ) -> None:
     """Run a job file (`fedspan new` writes one); leaves a run folder with model, ledger, checkpoint and report."""
     from fedspan.cli.folder import RunFolder
     from fedspan.cli.job import load
     from fedspan.cli.runner import announce, execute
 
-    checked = load(job, [*(set_ or ()), *(["run.transcript=true"] if transcript else [])]).resolved()
+    more = [*(set_ or ()), *(["run.transcript=true"] if transcript else [])]
     place = out if out is not None else Path("runs") / f"{job.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+    if on is not None:
+        from fedspan.cli import on as remote
+
+        checked = remote.load_on(job, more, on).resolved()
+        console, folder = _console(), RunFolder.create(place, checked)
+        remote.begin(folder, on)
+        announce(folder, console, remote.execute(folder, checked, console, new=True))
+        return
+    checked = load(job, more).resolved()
     console, folder = _console(), RunFolder.create(place, checked)
     announce(folder, console, execute(folder, checked, console, new=True))
 
@@ -141,6 +159,8 @@ def resume(folder: _Folder) -> None:
     place, job = RunFolder.find(folder)
     if not place.model.exists():
         console = _console()
+        if place.federation.exists():
+            from fedspan.cli.on import execute
         announce(place, console, execute(place, job, console, new=False))
         return
     if not place.report.exists():  # cut off between the two

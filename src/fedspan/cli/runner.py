@@ -92,6 +92,9 @@ def versions() -> str:
 
 def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
     """The fit itself. Its warnings become single lines at once (before a budget is spent), and notes of the ledger."""
+    if job.timeout is not None or job.table is not None:
+        key = "data.table" if job.timeout is None else "run.timeout"
+        raise InputError(f"{key}: all clients are in this process; it is for federations, leave it out or add --on")
     ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
     model = estimator(job.task)(**job.options(), checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
     if job.transcript:

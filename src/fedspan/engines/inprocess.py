@@ -246,7 +246,7 @@ class _Session:
             "sites": {name: site.snapshot() for name, site in self.sites.items() if site.started},
         }
 
-    def restore(self, saved: Any) -> None:
+    def restore(self, saved: Any, after: int) -> None:
         self.hub.restore(saved["hub"])
         for name, memory in saved["sites"].items():
             self.sites[name] = self._site(name)

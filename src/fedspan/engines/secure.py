@@ -75,8 +75,8 @@ class SecureSession:
     def snapshot(self) -> Any:
         return self.inner.snapshot()
 
-    def restore(self, saved: Any) -> None:
-        self.inner.restore(saved)
+    def restore(self, saved: Any, after: int) -> None:
+        self.inner.restore(saved, after)
         self.roster = ()
 
     def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]:

@@ -17,11 +17,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca
 from fedspan.algorithms.torch_model import TorchModel, TorchRows
 from fedspan.errors import InputError, nearest
-from fedspan.estimators.labels import encode, matched, row_weights
+from fedspan.estimators.labels import encode, matched, row_weights, told_labels
 from fedspan.estimators.launch import launch, secure_from, seed_from, sharing, whole
 from fedspan.estimators.model import load_model, save_model
 from fedspan.federation.clients import open_clients
 from fedspan.federation.participation import Participation
+from fedspan.federation.remote import is_remote
 from fedspan.federation.schema import Schema
 from fedspan.ledger import Ledger
 from fedspan.numerics.swish import Swish
@@ -120,7 +121,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         Xs: Mapping[str, Any] | Sequence[Any],
-        ys: Mapping[str, Any] | Sequence[Any],
+        ys: Mapping[str, Any] | Sequence[Any] | None = None,
         *,
         groups: Mapping[str, Any] | Sequence[Any] | None = None,
         min_clients: int | None = None,
@@ -128,20 +129,27 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Learn. `Xs`, `ys` and `groups` have one entry per client: rows, their labels, and the group of each row.
 
-        A client need not have seen all classes. `min_clients`: go on if at least this many answer.
+        A client need not have seen all classes. `min_clients`: go on if at least this many answer. In a federation the
+        labels are at the sites, and `ys` is left out.
         """
         data, schema = open_clients(Xs)
-        y = matched(ys, data, "labels")
-        labels, codes = encode(y)
-        net = self._net(labels)
         part, parts = ({}, []) if groups is None else encode(matched(groups, data, "groups"), least=1)[::-1]
+        codes: dict[str, Array] = {}
+        if is_remote(data.values()):
+            labels, rows = told_labels(data, self.class_weight)
+        else:
+            if ys is None:
+                raise InputError("need the labels of every client's rows, got none; write fit(Xs, ys)")
+            labels, codes = encode(matched(ys, data, "labels"))
+        net = self._net(labels)
         method, names = self._method(net, parts)
         method, plan = private(self, method, schema, len(data), min_clients)
-        weight = row_weights(self.class_weight, labels, codes)
-        rows = {
-            name: _rows(source, net, codes[name], weight.get(name), part.get(name), len(parts) or 1)
-            for name, source in data.items()
-        }
+        if codes:
+            weight = row_weights(self.class_weight, labels, codes)
+            rows = {
+                name: _rows(source, net, codes[name], weight.get(name), part.get(name), len(parts) or 1)
+                for name, source in data.items()
+            }
         seed = seed_from(self.random_state)
         result = launch(
             method, rows, why="it was asked for", rounds=self.rounds, seed=seed, engine=self.engine,
@@ -154,7 +162,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(schema.names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        self.n_samples_ = int(sum(len(code) for code in codes.values()))
+        self.n_samples_ = schema.rows
         take(self, method, names, result, labels, len(data), seed)
         return self
 

@@ -19,6 +19,7 @@ from fedspan.errors import InputError
 from fedspan.estimators.launch import launch, seed_from, whole
 from fedspan.estimators.maxvar import channel_for, check, choose
 from fedspan.estimators.model import load_model, save_model
+from fedspan.federation.remote import RemoteTable
 from fedspan.federation.views import is_lazy, open_view, view_sources
 from fedspan.ledger import Ledger
 from fedspan.protocol import Array
@@ -142,7 +143,8 @@ class FederatedGCCA(BaseEstimator):  # type: ignore[misc]
         """
         check(self)
         sources = view_sources(views, ids, held_out)
-        if self.patience is not None and held_out is None:
+        here = not any(isinstance(source, RemoteTable) for source, _, _ in sources.values())
+        if self.patience is not None and held_out is None and here:
             raise InputError("need held_out rows for patience to look at; give fit(views, held_out=...)")
         solver, bits, why = choose(self)
         seed = seed_from(self.random_state)
@@ -221,6 +223,8 @@ class FederatedGCCA(BaseEstimator):  # type: ignore[misc]
 
 def _data(source: Any, ids: Any, held_out: Any, secret: str) -> Any:
     """What the client is opened with: files stay closed until then."""
+    if isinstance(source, RemoteTable):
+        return source  # its site has the ids, the secret and the held-out rows
     make = partial(_entities, source, ids, held_out, secret)
     return make if is_lazy(source) else make()
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedspan.errors import InputError
 from fedspan.federation.clients import named
+from fedspan.federation.remote import RemoteTable, remote_classes
 from fedspan.protocol import Array
 
 
@@ -48,13 +49,27 @@ def encode(y: Mapping[str, Array], least: int = 2) -> tuple[list[Any], dict[str,
 
 def row_weights(class_weight: Any, labels: list[Any], codes: Mapping[str, Array]) -> dict[str, Array]:
     """The weight of each row's loss, by client; empty if all are 1."""
+    counts = np.sum([np.bincount(code, minlength=len(labels)) for code in codes.values()], axis=0)
+    by_class = class_weights(class_weight, labels, counts)
+    return {} if by_class is None else {name: by_class[code] for name, code in codes.items()}
+
+
+def class_weights(class_weight: Any, labels: list[Any], counts: Array) -> Array | None:
+    """The weight of each class, of which there are so many rows; None if all are 1."""
     if class_weight is None:
-        return {}
+        return None
     if isinstance(class_weight, str) and class_weight == "balanced":
-        counts = sum(np.bincount(code, minlength=len(labels)) for code in codes.values())
-        by_class = np.sum(counts) / (len(labels) * np.maximum(counts, 1))
-    elif isinstance(class_weight, Mapping):
-        by_class = np.array([float(class_weight.get(label, 1.0)) for label in labels])
-    else:
-        raise InputError(f"need class_weight to be None, 'balanced' or a mapping, got {class_weight!r}")
-    return {name: by_class[code] for name, code in codes.items()}
+        if not counts.any():
+            raise InputError("class_weight='balanced' needs the number of rows of each class, which no site tells")
+        return np.asarray(np.sum(counts) / (len(labels) * np.maximum(counts, 1)))
+    if isinstance(class_weight, Mapping):
+        return np.array([float(class_weight.get(label, 1.0)) for label in labels])
+    raise InputError(f"need class_weight to be None, 'balanced' or a mapping, got {class_weight!r}")
+
+
+def told_labels(tables: Mapping[str, RemoteTable], class_weight: Any) -> tuple[list[Any], dict[str, RemoteTable]]:
+    """The classes over all sites of a federation, and the tables whose sites are to be told them and their weights."""
+    labels, counts = remote_classes(tables)
+    by_class = class_weights(class_weight, labels, counts)
+    weights = None if by_class is None else by_class.tolist()
+    return labels, {name: table.telling(labels=labels, weights=weights) for name, table in tables.items()}

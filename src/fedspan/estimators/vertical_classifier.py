@@ -15,11 +15,12 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan.algorithms import VerticalSgd, VerticalSsca
 from fedspan.errors import InputError
 from fedspan.estimators.classifier import LEARNED, configured, take
-from fedspan.estimators.labels import encode, row_weights
+from fedspan.estimators.labels import encode, row_weights, told_labels
 from fedspan.estimators.launch import launch, secure_from, seed_from, whole
 from fedspan.estimators.model import load_model, save_model
 from fedspan.federation.clients import named
 from fedspan.federation.data import open_table
+from fedspan.federation.remote import RemoteTable, is_remote
 from fedspan.ledger import Ledger
 from fedspan.numerics.swish import Swish
 from fedspan.protocol import Array
@@ -91,35 +92,50 @@ class VerticalFederatedClassifier(ClassifierMixin, BaseEstimator):  # type: igno
         self.checkpoint = checkpoint
         self.random_state = random_state
 
-    def fit(self, views: Mapping[str, Any] | Sequence[Any], y: Any, *, ledger: Ledger | None = None) -> Self:
-        """Learn. `views`: one entry per client, some columns of the same rows in the same order; `y`: their labels."""
+    def fit(self, views: Mapping[str, Any] | Sequence[Any], y: Any = None, *, ledger: Ledger | None = None) -> Self:
+        """Learn. `views`: one entry per client, some columns of the same rows in the same order; `y`: their labels.
+
+        In a federation every site has the labels, as in the paper, and `y` is left out.
+        """
         if self.privacy is not None:
             raise InputError("privacy is not for features that are apart: what leaves has no known sensitivity")
-        labels, codes = encode({"all": np.asarray(y).reshape(-1)})
-        code = codes["all"]
         if not whole(self.hidden) or self.hidden < 1:
             raise InputError(f"need hidden to be an integer of at least 1, got {self.hidden!r}")
         data, widths = _open(views)
-        for name, source in data.items():
-            rows = source.shape[0]
-            if rows != len(code):
-                raise InputError(
-                    f"need the same rows in all views, one for each of the {len(code)} labels, got {rows} rows "
-                    f"(client {name!r}); match the rows by their ids first"
-                )
-        weight = row_weights(self.class_weight, labels, codes).get("all")
+        labels, given, rows = self._labelled(data, y)
         names: list[str] = []
         method, more = configured(self, Swish(int(self.hidden), len(labels)), [], names, _METHODS)
         method = replace(method, **more)
         seed = seed_from(self.random_state)
         result = launch(
-            method, {name: (X, code, weight) for name, X in data.items()}, why="it was asked for", rounds=self.rounds,
+            method, given, why="it was asked for", rounds=self.rounds,
             seed=seed, engine=self.engine, callback=self.callback, checkpoint=self.checkpoint, ledger=ledger,
             about={"features": sum(widths.values()), "classes": len(labels)}, secure=secure_from(self.secure),
         )  # fmt: skip
-        self.views_, self.n_features_in_, self.n_samples_ = widths, sum(widths.values()), len(code)
+        self.views_, self.n_features_in_, self.n_samples_ = widths, sum(widths.values()), rows
         take(self, method, names, result, labels, len(data), seed)
         return self
+
+    def _labelled(self, data: Mapping[str, Any], y: Any) -> tuple[list[Any], dict[str, Any], int]:
+        """The classes, what each client is made of, and how many rows there are."""
+        if is_remote(data.values()):
+            labels, tables = told_labels(data, self.class_weight)
+            counts = {name: table.rows for name, table in tables.items()}
+            if len(set(counts.values())) > 1:
+                raise InputError(f"need the same rows in all views, got {counts}; match the rows by their ids first")
+            return labels, dict(tables), next(iter(counts.values()))
+        if y is None:
+            raise InputError("need the labels of the rows, got none; write fit(views, y)")
+        labels, codes = encode({"all": np.asarray(y).reshape(-1)})
+        code = codes["all"]
+        for name, source in data.items():
+            if source.shape[0] != len(code):
+                raise InputError(
+                    f"need the same rows in all views, one for each of the {len(code)} labels, got {source.shape[0]} "
+                    f"rows (client {name!r}); match the rows by their ids first"
+                )
+        weight = row_weights(self.class_weight, labels, codes).get("all")
+        return labels, {name: (X, code, weight) for name, X in data.items()}, len(code)
 
     @property
     def classes_(self) -> Array:
@@ -160,7 +176,8 @@ def _open(views: Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], dic
     data = {}
     for name, source in sorted(named(views).items()):
         try:
-            data[name] = open_table(source() if callable(source) else source).X
+            table = source if isinstance(source, RemoteTable) else open_table(source() if callable(source) else source)
+            data[name] = table.X
         except InputError as error:
             raise type(error)(f"client {name!r}: {error}") from error
     return data, {name: int(X.shape[1]) for name, X in data.items()}

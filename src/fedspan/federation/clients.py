@@ -10,6 +10,7 @@ import numpy as np
 
 from fedspan.errors import InputError
 from fedspan.federation.data import Table, open_table
+from fedspan.federation.remote import RemoteTable
 from fedspan.federation.schema import Schema, agreed_schema
 
 
@@ -52,8 +53,8 @@ def open_clients(clients: Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, 
     return kept, schema
 
 
-def _open(source: Any) -> Table:
-    return open_table(source() if callable(source) else source)
+def _open(source: Any) -> Any:
+    return source if isinstance(source, RemoteTable) else open_table(source() if callable(source) else source)
 
 
 def _matrix(source: Any) -> Any:

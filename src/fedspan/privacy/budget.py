@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,19 @@ class Budget:
         """The ε spent so far, at the file's δ."""
         tree = self._read()
         return epsilon(_counts(tree["spent"]), tree["delta"])
+
+    def affords(self, planned: Iterable[tuple[str, float, float, int]]) -> None:
+        """Refuse a run whose releases (task, noise, sampled, how often) would exceed the budget, before it begins."""
+        tree = self._read()
+        after = _counts(tree["spent"])
+        for _, noise, sampled, times in planned:
+            after[noise, sampled] += times
+        needed = epsilon(after, tree["delta"])
+        if needed > tree["epsilon"] * (1 + 1e-6):
+            raise PrivacyError(
+                f"the run would exceed this site's privacy budget: epsilon {needed:.4g} of {tree['epsilon']:.4g} at "
+                f"delta {tree['delta']:g}, of which {self.spent:.4g} is spent; ask for a smaller epsilon"
+            )
 
     def charge(self, task: str, noise: float, sampled: float = 1.0) -> None:
         """Write the release down; if it would exceed the budget, refuse it and write nothing."""

@@ -1,0 +1,163 @@
+"""The files of a FLARE kit that fedspan writes or tightens: the project, a site's configuration, the server's.
+
+What FLARE's own defaults leave open is closed here: no code in jobs, no classes but the named ones, no shell commands,
+no streaming of logs, and a job store inside the kit instead of the temporary folder.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedspan.deployment.policy import ALGORITHMS, FILE, Policy
+from fedspan.errors import InputError
+from fedspan.files import write_whole
+from fedspan.privacy.budget import Budget
+
+CLASSES = [
+    "nvflare.collab.runtime.controller.CollabController",
+    "nvflare.collab.runtime.executor.CollabExecutor",
+    "fedspan.engines.flare.FlareServer",
+    "fedspan.engines.flare.FlareClient",
+]
+_STREAMERS = ("nvflare.app_common.logging.job_log_streamer.JobLogStreamer",)  # added to every job by FLARE itself
+_RECEIVERS = ("nvflare.app_common.logging.job_log_receiver.JobLogReceiver",)
+_NOBODY = {"shell_commands": "none", "byoc": "none"}
+_WATCH = {"app_command": "n:submitter"}  # a researcher may watch the jobs that he or she submitted
+
+
+def project_file(server: str, sites: Sequence[str], researcher: str, *, port: int, name: str, days: int) -> str:
+    """FLARE's project file (YAML, of which JSON is a part) for one server, those sites and one researcher."""
+    if len(sites) < 2 or len(set(sites)) < len(sites):
+        raise InputError(f"need at least two sites with different names, got {', '.join(sites) or 'none'}")
+    for site in sites:
+        if not site.replace("-", "").replace("_", "").isalnum() or not site.isascii():
+            raise InputError(f"need names of letters, digits, - and _ for sites, got {site!r}")
+    if "@" not in researcher or "." not in researcher.split("@")[-1]:
+        raise InputError(f"need the researcher as an e-mail address, got {researcher!r}")
+    domain = researcher.split("@")[1]
+    people = [{"name": researcher, "type": "admin", "org": _org(domain), "role": "lead"}]
+    tree = {
+        "api_version": 3,
+        "name": name,
+        "description": "made by fedspan federation new",
+        "participants": [
+            {"name": server, "type": "server", "org": _org(domain), "fed_learn_port": port, "admin_port": port + 1},
+            *({"name": site, "type": "client", "org": _org(site)} for site in sites),
+            *people,
+        ],
+        "builders": [
+            {"path": "nvflare.lighter.impl.workspace.WorkspaceBuilder"},
+            {
+                "path": "nvflare.lighter.impl.static_file.StaticFileBuilder",
+                "args": {"config_folder": "config", "scheme": "grpc"},
+            },
+            {"path": "nvflare.lighter.impl.cert.CertBuilder", "args": {"root_valid_days": days}},
+            {"path": "nvflare.lighter.impl.signature.SignatureBuilder"},
+        ],
+    }
+    return json.dumps(tree, indent=2) + "\n"
+
+
+def _org(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def role(kit: Path) -> str:
+    """Whether a kit is a site's, the server's or a researcher's."""
+    for kind, file in (("site", "fed_client.json"), ("server", "fed_server.json"), ("researcher", "fed_admin.json")):
+        if (kit / "startup" / file).is_file():
+            return kind
+    raise InputError(f"need a FLARE kit with a startup folder, {kit} is none; give the folder that was handed out")
+
+
+def tighten(kit: Path) -> None:
+    """Close what the kit's defaults leave open, in its own `local` folder."""
+    kit = kit.resolve()
+    kind, local = role(kit), kit / "local"
+    permissions = json.loads((local / "authorization.json.default").read_text(encoding="utf-8"))
+    for name, rights in permissions["permissions"].items():
+        if isinstance(rights, dict):
+            permissions["permissions"][name] = {**rights, **_NOBODY, **_WATCH} if "byoc" in rights else rights
+        elif rights == "any":  # the project's administrator
+            rest = {"submit_job": "any", "clone_job": "any", "manage_job": "any", "download_job": "any"}
+            permissions["permissions"][name] = {**rest, "view": "any", "operate": "any", **_NOBODY, **_WATCH}
+    write_whole(local / "authorization.json", json.dumps(permissions, indent=2))
+    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
+    resources["class_list_enforcement_mode"] = "enforce"
+    if kind == "site":
+        resources["class_allow_list"] = [*CLASSES, *_STREAMERS]
+        resources["allow_log_streaming"] = False
+        resources["components"] = [c for c in resources["components"] if "log_streamer" not in c["id"]]
+    else:
+        resources["class_allow_list"] = [*CLASSES, *_RECEIVERS]
+        store = kit / "jobs"
+        _set(resources, "uri_root", "jobs-storage", str(store))
+        _set(resources, "root_dir", "snapshot-storage", str(kit / "snapshots"))
+    write_whole(local / "resources.json", json.dumps(resources, indent=2))
+
+
+def _set(tree: Any, key: str, ends: str, value: str) -> None:
+    """Replace a path that stands somewhere in a nested document."""
+    if isinstance(tree, dict):
+        for name, node in tree.items():
+            if name == key and isinstance(node, str) and node.endswith(ends):
+                tree[name] = value
+            else:
+                _set(node, key, ends, value)
+    elif isinstance(tree, list):
+        for node in tree:
+            _set(node, key, ends, value)
+
+
+def init_site(kit: Path, tables: Mapping[str, Mapping[str, Any]], *, replace: bool, **rules: Any) -> Policy:
+    """Write the site's configuration, checked, and tighten its kit. What is there is replaced only if asked."""
+    if role(kit) != "site":
+        raise InputError(f"need a site's kit, {kit} is a {role(kit)}'s")
+    path = kit / "local" / FILE
+    if path.exists() and not replace:
+        raise InputError(f"{path} is there already; edit it, or replace it with --replace")
+    text = policy_file(tables, **rules)
+    policy = Policy.parse(tomllib.loads(text), kit, path)
+    if policy.epsilon is not None and policy.delta is not None:
+        policy.budget.parent.mkdir(parents=True, exist_ok=True)
+        Budget.grant(policy.budget, policy.epsilon, policy.delta)
+    tighten(kit)
+    write_whole(path, text)
+    return policy
+
+
+def policy_file(
+    tables: Mapping[str, Mapping[str, Any]],
+    *,
+    algorithms: Sequence[str] = ALGORITHMS,
+    secure: bool = True,
+    others: int = 2,
+    row_norm: float | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    rows: bool = True,
+    names: bool = True,
+) -> str:
+    """A commented file: what jobs may use here, and what they must bring."""
+    say = json.dumps
+    lines = ["# What fedspan jobs may do at this site. The site owns this file; no job can change it.", ""]
+    for name, table in tables.items():
+        lines += [f"[tables.{say(name)}]", *(f"{key} = {say(value)}" for key, value in table.items()), ""]
+    lines += [
+        "[allow]",
+        f"algorithms = {say(list(algorithms))}",
+        f"rows = {say(rows)}    # say how many rows there are",
+        f"names = {say(names)}   # say what the columns are called; a digest of them is always compared",
+        "",
+        "[require]",
+        f"secure = {say(secure)}  # secure sums only: the server sees no site's own numbers",
+        f"others = {others}       # so many other sites at least in every secure sum",
+    ]
+    for key, value in (("row_norm", row_norm), ("epsilon", epsilon), ("delta", delta)):
+        meaning = {"row_norm": "rows are shortened to it", "epsilon": "over all runs", "delta": "over all runs"}[key]
+        lines.append(f"{key} = {value:g}  # {meaning}" if value is not None else f"# {key} = …  # {meaning}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,176 @@
+"""A whole federation on this machine, as separate processes with mutual TLS: for examples, tests and benchmarks.
+
+The kits, the certificates, the processes and the bytes are the real ones; only the machines are one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fedspan.deployment.kit import project_file, role, tighten
+from fedspan.errors import ClientError, InputError, MissingExtraError
+from fedspan.files import write_whole
+
+RESEARCHER = "researcher@fedspan.org"
+_READY = 120.0  # seconds
+
+
+def provision(project: Path, into: Path) -> Path:
+    """Make the kits of a project file by `nvflare provision`, which makes the keys; the folder that holds them."""
+    tool = Path(sys.executable).with_name("nvflare")
+    if not tool.exists():
+        raise MissingExtraError("making the kits of a federation", "flare")
+    command = [str(tool), "provision", "-p", str(project), "-w", str(into)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    kits = sorted(into.glob("*/prod_*"))
+    if done.returncode or not kits:
+        raise InputError(f"need a project file that nvflare accepts, it says: {(done.stdout + done.stderr)[-400:]}")
+    return kits[-1]
+
+
+def free_ports() -> int:
+    """A port of which the next one is free too."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def start_kit(kit: Path, log: Path | None = None, **environment: str) -> subprocess.Popen[bytes]:
+    """Run a kit's process as its start script does, with this Python; its output goes to a file."""
+    kit = kit.resolve()
+    if role(kit) == "researcher":
+        raise InputError(
+            f"need the kit of a site or of the server, {kit} is a researcher's, which is used by `run --on`"
+        )
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    output: Any = subprocess.DEVNULL if log is None else log.open("ab")
+    return subprocess.Popen(  # noqa: S603
+        [str(kit / "startup" / "sub_start.sh"), "--once"],
+        stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=kit,
+        env={**os.environ, "PATH": path, **environment}, start_new_session=True,
+    )  # fmt: skip
+
+
+class LocalFederation:
+    """A server and sites on loopback: configure the sites' kits, then enter it; processes run until it is left."""
+
+    def __init__(self, folder: Path, sites: Sequence[str], *, port: int | None = None, **environment: str) -> None:
+        self.folder, self.sites = folder, list(sites)
+        self.port = port or free_ports()
+        self.environment = environment
+        folder.mkdir(parents=True, exist_ok=True)
+        project = folder / "project.yml"
+        text = project_file("localhost", self.sites, RESEARCHER, port=self.port, name="local", days=30)
+        write_whole(project, text)
+        self.kits = provision(project, folder / "kits")
+        tighten(self.kit("localhost"))
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def kit(self, name: str) -> Path:
+        return self.kits / name
+
+    @property
+    def researcher(self) -> Path:
+        return self.kit(RESEARCHER)
+
+    def start(self, name: str) -> None:
+        """Start one process: the server ("localhost") or a site."""
+        self.processes[name] = start_kit(self.kit(name), self.folder / f"{name}.log", **self.environment)
+
+    def __enter__(self) -> LocalFederation:
+        self.start("localhost")
+        try:
+            for site in self.sites:
+                self.start(site)
+            self.wait_for(self.sites)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def wait_for(self, sites: Sequence[str], timeout: float = _READY) -> None:
+        """Until the server listens and those sites are connected to it."""
+        from fedspan.engines.flare_admin import connected, sites_of
+
+        end = time.monotonic() + timeout
+        while not (listening(self.port) and listening(self.port + 1)):
+            self._check(end, "server")
+        found: list[str] = []
+        while not set(sites) <= set(found):
+            try:
+                with connected(self.researcher) as session:
+                    while not set(sites) <= set(found := sites_of(session)):
+                        self._check(end, f"sites {', '.join(sorted(set(sites) - set(found)))}")
+            except ClientError:
+                self._check(end, "console of the server")
+
+    def _check(self, end: float, what: str) -> None:
+        dead = [name for name, process in self.processes.items() if process.poll() not in (None, -signal.SIGKILL)]
+        if dead or time.monotonic() > end:
+            raise ClientError(
+                f"the federation did not start: {what} is not there ({dead or 'too slow'}); see {self.folder}"
+            )
+        time.sleep(0.3)
+
+    def pids(self, name: str) -> list[int]:
+        """The processes of a kit: its own first, then those of its jobs."""
+        own = self.processes[name].pid
+        return [own, *(pid for pid in _of_kit(self.kit(name)) if pid != own)]
+
+    def kill(self, name: str, *, job_only: bool = False) -> None:
+        """`kill -9`: a kit's processes, or only those of its jobs."""
+        for pid in self.pids(name)[1 if job_only else 0 :]:
+            _kill(pid)
+        if not job_only:
+            self.processes[name].wait()
+
+    def stop(self) -> None:
+        """End every process that was started here, by its id."""
+        for name, process in self.processes.items():
+            for pid in reversed(self.pids(name)):
+                _kill(pid, signal.SIGKILL)
+            process.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _kill(pid: int, number: int = signal.SIGKILL) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _of_kit(kit: Path) -> list[int]:
+    """The processes that were started with that kit as their workspace; a job's are in sessions of their own."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if os.fsencode(kit.resolve()) in words:
+                    found.append(int(entry.name))
+    return sorted(found)

@@ -1,0 +1,220 @@
+"""The site's end of a federation, whatever carries the messages: it says what it has, opens a run, answers questions.
+
+Nothing that goes wrong here leaves as a traceback: the server is told one sentence, and the site's log has it too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from fedspan import __version__
+from fedspan.algorithms.deep_maxvar import DeepView
+from fedspan.algorithms.entities import Entities
+from fedspan.channel import wire
+from fedspan.checkpoint import load_tree, save_tree
+from fedspan.deployment.opening import Opening
+from fedspan.deployment.policy import Policy, SiteTable
+from fedspan.engines.serve import Site, explain
+from fedspan.errors import InputError, ProtocolError
+from fedspan.federation.columns import as_labels, open_apart
+from fedspan.federation.data import Table
+from fedspan.privacy.guard import Guard
+from fedspan.privacy.masking import Party
+from fedspan.protocol import Array
+
+_LOG = logging.getLogger("fedspan.site")
+
+
+class Station:
+    """One site in one job. `kit` is its folder: `local/fedspan.toml` says what it allows, `fedspan/runs` remembers."""
+
+    def __init__(self, name: str, kit: Path) -> None:
+        self.name, self.kit = name, kit
+        self.lock = Lock()  # a late question may meet the next one
+        self.open_run: _Run | None = None
+
+    def describe(self, text: str) -> str:
+        """What this site has, as far as it says: the schema of a table by digest, sizes, versions."""
+        return self._answered(lambda: json.dumps(self._describe(json.loads(text))))
+
+    def open(self, text: str) -> str:
+        """Begin a run, or a further part of one, or go on with it."""
+
+        def begin() -> str:
+            opening, policy = Opening.from_json(text), Policy.read(self.kit)
+            budget = policy.check(opening, self.name)
+            table = policy.table(opening.table)
+            self.open_run = _Run(self.name, self.kit, opening, lambda: client_data(table, opening), budget)
+            _LOG.info("opened run %s part %d: %r", opening.run, opening.part, opening.algorithm)
+            return json.dumps({"opened": opening.run})
+
+        return self._answered(begin)
+
+    def exchange(self, blob: bytes, kept: int) -> bytes | str:
+        """The reply to a question. `kept` is the last round that the server can go back to."""
+
+        def reply() -> bytes:
+            if self.open_run is None:
+                raise ProtocolError("a question came before a run was opened")
+            return self.open_run.answer(blob, kept)
+
+        return self._answered(reply)
+
+    def _answered(self, work: Callable[[], Any]) -> Any:
+        try:
+            with self.lock:
+                return work()
+        except Exception as error:
+            _LOG.warning("refused or failed: %s", explain(error), exc_info=not isinstance(error, InputError))
+            return json.dumps({"error": explain(error), "input": isinstance(error, InputError)})
+
+    def _describe(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        policy = Policy.read(self.kit)
+        told: dict[str, Any] = {"versions": versions(), "secure": policy.secure, "others": policy.others}
+        if asked["fedspan"] != __version__:
+            raise InputError(
+                f"need the same fedspan everywhere, the server has {asked['fedspan']} and this site has {__version__}; "
+                "install the same version"
+            )
+        site_table = policy.table(asked["table"])
+        table, apart = opened(site_table, asked["table"])
+        names = list(table.names) if table.names is not None else None
+        told |= {
+            "n_features": int(table.X.shape[1]),
+            "digest": schema_digest(names, int(table.X.shape[1])),
+            "names": names if policy.names else None,
+            "rows": int(table.X.shape[0]) if policy.rows else 0,
+        }
+        label = asked["table"].get("label") or site_table.label
+        if asked.get("labels") and label:
+            values, counts = np.unique(as_labels(apart[label]), return_counts=True)
+            told["labels"] = [values.tolist(), counts.tolist() if policy.rows else [0] * len(counts)]
+        return told
+
+
+class _Run:
+    """One part of one run at this site."""
+
+    def __init__(self, name: str, kit: Path, opening: Opening, open_data: Callable[[], Any], budget: Any) -> None:
+        algorithm, plan = opening.algorithm, opening.plan
+        options = algorithm.client_options() | ({"row_norm": plan.row_norm} if plan else {})
+
+        def make() -> Any:
+            return algorithm.client(open_data(), **options)  # type: ignore[call-arg]
+
+        self.asks = algorithm.asks()
+        guard = Guard(plan, budget) if plan else None
+        vault = Party(name, opening.threshold) if opening.threshold else None
+        self.site = Site(name, algorithm.client, make, opening.channel, opening.seed, guard, vault)
+        self.folder = kit / "fedspan" / "runs" / opening.run / str(opening.part)
+        self.client: Any = None
+        if opening.after is not None:
+            self._go_on(opening.after)
+
+    def answer(self, blob: bytes, kept: int) -> bytes:
+        message = wire.decode(blob)
+        if not message.task.startswith("@") and message.task not in self.asks:
+            raise ProtocolError(
+                f"{message.task!r} is not what this algorithm asks; it asks {', '.join(sorted(self.asks))}"
+            )
+        if self.client is None:
+            self.client = self.site.open()
+        reply = self.site.handle(message, self.client)
+        if self._remembers():
+            self._keep(message.round, kept)
+        return wire.encode(reply)
+
+    def _remembers(self) -> bool:
+        site = self.site
+        return site.started and any(x is not None for x in (site.state, site.up, site.down, site.guard))
+
+    def _path(self, round: int) -> Path:
+        return self.folder / f"round-{round:09d}.safetensors"
+
+    def _rounds(self) -> list[int]:
+        return sorted(int(path.stem.split("-")[1]) for path in self.folder.glob("round-*.safetensors"))
+
+    def _keep(self, round: int, kept: int) -> None:
+        """Remember what a resumed run must go on from, before the answer leaves; forget what nobody will go back to."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        save_tree(self._path(round), "client", self.site.snapshot())
+        before = [r for r in self._rounds() if r <= kept]
+        for old in before[:-1]:
+            self._path(old).unlink(missing_ok=True)
+
+    def _go_on(self, after: int) -> None:
+        """From what was remembered after that round; what came later is repeated."""
+        for round in self._rounds():
+            if round > after:
+                self._path(round).unlink()
+        if rounds := self._rounds():
+            self.site.restore(load_tree(self._path(rounds[-1]), "client"))
+
+
+def opened(table: SiteTable, asked: Mapping[str, Any]) -> tuple[Table, dict[str, Array]]:
+    """The site's table as a job may see it, and its columns of ids and labels apart."""
+    names = [name for name in (asked.get("id") or table.id, asked.get("label") or table.label) if name]
+    return open_apart(table.path, asked.get("columns") or table.columns, names)
+
+
+def client_data(table: SiteTable, opening: Opening) -> Any:
+    """What the algorithm's client is made of."""
+    asked, told, needs = opening.table, opening.told, opening.algorithm.client.needs
+    rows, apart = opened(table, asked)
+    ids = apart.get(asked.get("id") or table.id or "")
+    if needs == "labelled":
+        label = asked.get("label") or table.label
+        if label is None:
+            raise InputError("need a column of labels; name it in data.label, or in the site's table")
+        codes = _codes(as_labels(apart[label]), told["labels"])
+        weights = told.get("weights")
+        return (rows.X, codes) if weights is None else (rows.X, codes, np.array(weights, dtype=np.float64)[codes])
+    if needs == "entities":
+        held = open_apart(table.held_out, table.columns, maybe=list(apart))[0].X if table.held_out else None
+        return Entities(rows.X, ids, table.secret, held)
+    if needs == "network":
+        return DeepView(rows.X, _network(table), ids=ids, secret=table.secret)
+    return rows.X
+
+
+def _codes(labels: Array, classes: list[Any]) -> Array:
+    known = np.array(classes)
+    codes = np.searchsorted(known, labels)
+    if (codes == len(known)).any() or (known[codes] != labels).any():
+        raise InputError("the labels have changed since the run began; start it anew")
+    return codes
+
+
+def _network(table: SiteTable) -> Any:
+    """The site's own maker of networks, named in its own file: no job can name one."""
+    if table.network is None:
+        raise InputError('need network = "module:function" in this site\'s table for deep GCCA')
+    module, _, function = table.network.partition(":")
+    return getattr(import_module(module), function)
+
+
+def schema_digest(names: list[str] | None, n_features: int) -> str:
+    """One digest of the columns' names and their order."""
+    return blake2b(json.dumps([names, n_features]).encode(), digest_size=16).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """What computes at this site."""
+    found = {"fedspan": __version__, "python": platform.python_version()}
+    for package in ("numpy", "scipy", "nvflare"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "none"
+    return found

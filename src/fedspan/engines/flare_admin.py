@@ -1,0 +1,142 @@
+"""A researcher's side of NVIDIA FLARE: connect with a kit, submit a job, watch it, bring its results back."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.flare_api.api_spec import CommandError, InternalError, JobNotRunning, NoReply
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+
+from fedspan.deployment.kit import role
+from fedspan.deployment.order import Order
+from fedspan.engines.flare import TOPIC, job_folder
+from fedspan.errors import ClientError, FedspanError, InputError
+
+_POLL = 0.5  # seconds
+_START = 120.0  # seconds in which a submitted job must begin to run
+_TERMINAL = "FINISHED"
+_NOT_YET = (JobNotRunning, NoReply, CommandError, InternalError)  # its process is not up, or no longer
+
+
+@contextmanager
+def connected(kit: Path, timeout: float = 15.0) -> Iterator[Session]:
+    """A session with the server that a researcher's kit is for."""
+    if role(kit) != "researcher":
+        raise InputError(f"need a researcher's kit, {kit} is a {role(kit)}'s; give the one named after your address")
+    expired(kit)
+    name = json.loads((kit / "startup" / "fed_admin.json").read_text(encoding="utf-8"))["admin"]["username"]
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+    try:
+        with _silently():
+            session = new_secure_session(name, str(kit), timeout=timeout)
+    except Exception as error:
+        raise ClientError(
+            f"need the server of {kit}, it cannot be reached ({type(error).__name__}: {error}); is it running, and are "
+            "its two ports open to this machine?"
+        ) from None
+    try:
+        yield session
+    finally:
+        with contextlib.suppress(Exception), _silently():
+            session.close()
+
+
+def expired(kit: Path) -> None:
+    """Refuse a kit whose certificates are no longer valid, before anything waits for a connection."""
+    from cryptography import x509  # FLARE brings it
+
+    for path in [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]:
+        if path.is_file():
+            ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+            if ends < datetime.now(UTC):
+                raise InputError(
+                    f"the kit's {path.name} expired on {ends:%Y-%m-%d}; have a new kit made and handed out"
+                )
+
+
+def server_port(kit: Path) -> int:
+    """The port on which that kit's server listens for sites."""
+    tree = json.loads((kit / "startup" / "fed_server.json").read_text(encoding="utf-8"))
+    return int(tree["servers"][0]["service"]["target"].rsplit(":", 1)[1])
+
+
+def sites_of(session: Session) -> list[str]:
+    """The sites that are connected now."""
+    with _silently():
+        return sorted(client.name for client in session.get_connected_client_list())
+
+
+def submit(session: Session, orders: list[Order], sites: int) -> str:
+    """The id of the job that carries those orders."""
+    with tempfile.TemporaryDirectory() as folder, _silently():
+        path = job_folder(Path(folder) / "job", f"fedspan-{orders[0].run[:8]}", orders, sites)
+        return str(session.submit_job(str(path)))
+
+
+def status(session: Session, job: str) -> str:
+    with _silently():
+        return str(session.get_job_meta(job).get("status", ""))
+
+
+def watch(session: Session, job: str) -> Iterator[dict[str, Any]]:
+    """The rows of the ledger as they come, until the job has ended, however it ended."""
+    seen, begun, since = 0, False, time.monotonic()
+    while True:
+        state = status(session, job)
+        if state == "RUNNING":
+            begun, rows = True, []
+            with contextlib.suppress(*_NOT_YET), _silently():
+                answer = session.do_app_command(job, TOPIC, {"from": seen})
+                rows = json.loads(answer["rows"])
+            seen += len(rows)
+            yield from rows
+        elif state.startswith(_TERMINAL):
+            return
+        elif not begun and time.monotonic() - since > _START:
+            raise ClientError(
+                f"the job was not begun within {_START:g} s (it is {state!r}); are all sites connected and idle?"
+            )
+        time.sleep(_POLL)
+
+
+def fetch(session: Session, job: str, run: str, into: Path) -> dict[str, Any]:
+    """Bring ledger and model of a run into a folder; how it ended is returned."""
+    with tempfile.TemporaryDirectory() as folder:
+        with _silently():
+            place = Path(session.download_job_result(job, folder))
+        found = next((path for path in place.rglob(run) if (path / "outcome.json").is_file()), None)
+        if found is None:
+            raise ClientError(
+                f"the job ended without a result ({status(session, job)}): a site or the server stopped it; "
+                "look at the servers' and the sites' log.txt, then resume the run"
+            )
+        for name in ("ledger.jsonl", "model.safetensors"):
+            if (found / name).is_file():
+                shutil.copyfile(found / name, into / name)
+        outcome: dict[str, Any] = json.loads((found / "outcome.json").read_text(encoding="utf-8"))
+        return outcome
+
+
+def settled(outcome: dict[str, Any]) -> None:
+    """Raise what a run ended with, if it was not its model."""
+    if not outcome.get("done"):
+        kind = InputError if outcome.get("input") else FedspanError
+        raise kind(str(outcome.get("error")))
+
+
+@contextmanager
+def _silently() -> Iterator[None]:
+    """FLARE prints to the terminal of whoever calls it."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
