@@ -82,6 +82,8 @@ def build(kind: Any, tree: Any) -> Any:
     if get_origin(kind) in (Union, types.UnionType):
         inner = [arg for arg in get_args(kind) if is_dataclass(arg)]
         return build(inner[0], tree) if inner and tree is not None else tree
+    if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
+        return tuple(build(get_args(kind)[0], node) for node in tree)
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return tree
     hints = get_type_hints(kind)

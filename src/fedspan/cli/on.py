@@ -91,7 +91,7 @@ def execute(folder: RunFolder, job: Job, console: Console, *, new: bool) -> Any:
                 folder.undo()
                 raise
             text = str(error)
-            if "resume" not in text:
+            if "fedspan resume" not in text:
                 text += f"; to go on: {command('resume', folder)}"
             raise type(error)(text) from None
         model = estimator(job.task).load(folder.model)

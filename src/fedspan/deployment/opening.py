@@ -46,7 +46,7 @@ class Opening:
         return json.dumps(
             {
                 "run": self.run, "part": self.part, "algorithm": type(self.algorithm).__name__,
-                "fields": _plain(self.algorithm), "channel": recipes_of(self.channel), "seed": self.seed,
+                "fields": plain_fields(self.algorithm), "channel": recipes_of(self.channel), "seed": self.seed,
                 "clients": self.clients, "plan": plan, "threshold": self.threshold, "table": self.table,
                 "told": self.told, "after": self.after,
             }
@@ -80,7 +80,7 @@ def algorithm_from(name: Any, skeleton: Any) -> Server[Any]:
     return rebuilt
 
 
-def _plain(algorithm: Server[Any]) -> Any:
+def plain_fields(algorithm: Server[Any]) -> Any:
     """The fields of an algorithm that a client could need: all but its class and what only the server starts from."""
     if type(algorithm).__name__ not in NAMES or not is_dataclass(algorithm):
         raise ProtocolError(f"{type(algorithm).__name__} is not in fedspan.algorithms: the sites do not have it")

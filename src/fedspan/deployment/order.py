@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import fedspan
+from fedspan.channel.recipe import channel_from
 from fedspan.checkpoint import Checkpoint, save_tree
 from fedspan.deployment.opening import algorithm_from
 from fedspan.deployment.remote import RemoteEngine, Transport, handshake
 from fedspan.engines.serve import explain
 from fedspan.errors import ClientError, InputError, ProtocolError
 from fedspan.federation.participation import Participation
+from fedspan.federation.remote import RemoteTable
 from fedspan.files import write_whole
 from fedspan.ledger import Ledger, Note
 from fedspan.privacy.dp import RowDP
@@ -42,6 +44,7 @@ class Order:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     algorithm: str | None = None  # in place of an estimator
     fields: Any = None
+    channel: Any = None
     rounds: int = 0
     seed: int = 0
     table: Mapping[str, Any] = field(default_factory=dict)
@@ -153,11 +156,10 @@ class Desk:
         engine.where = order.table
         labels = order.parameters.get("labels")
         if labels:
-            from fedspan.federation.remote import RemoteTable
-
             engine.tables = {site: RemoteTable(0, told={"labels": labels}) for site in self.sites}
         result = run(
             algorithm, engine, rounds=order.rounds, seed=order.seed, checkpoint=checkpoint, ledger=ledger,
             secure=order.secured(len(self.sites)), min_clients=order.min_clients,
+            channel=None if order.channel is None else channel_from(order.channel),
         )  # fmt: skip
         save_tree(place / "model.safetensors", "model", {"estimate": algorithm.estimate(result.state)})

@@ -95,8 +95,11 @@ class Policy:
                 raise InputError(f"the column {closed[0]!r} of table {name!r} is not open to jobs")
         return table
 
-    def check(self, opening: Opening, name: str) -> Budget | None:
-        """The budget to charge, if the run is protected as this site demands; else a refusal with its reason."""
+    def check(self, opening: Opening, name: str, released: Mapping[str, int] | None = None) -> Budget | None:
+        """The budget to charge, if the run is protected as this site demands; else a refusal with its reason.
+
+        `released` is what a run that goes on has released, and was charged for, before.
+        """
         algorithm, t = type(opening.algorithm).__name__.lower(), opening.threshold
         if algorithm not in self.algorithms:
             raise PrivacyError(
@@ -116,9 +119,9 @@ class Policy:
                 f"need at least {self.others} other sites in every sum, the run would go on with {t - 1}; "
                 f"write [secure] threshold = {self.others + 1} or more in the job"
             )
-        return self._noise(opening)
+        return self._noise(opening, released or {})
 
-    def _noise(self, opening: Opening) -> Budget | None:
+    def _noise(self, opening: Opening, released: Mapping[str, int]) -> Budget | None:
         plan = opening.plan
         if plan is None:
             if self.epsilon is not None or self.row_norm is not None:
@@ -134,7 +137,8 @@ class Policy:
             return None
         budget = Budget(self.budget)
         budget.affords(
-            [(task, plan.multiplier(task), plan.sampled[task], times) for task, times in plan.limits.items()]
+            (name, plan.multiplier(name), plan.sampled[name], max(0, n - released.get(name, 0)))
+            for name, n in plan.limits.items()
         )
         return budget
 

@@ -29,6 +29,7 @@ from fedspan.engines.serve import Site, explain
 from fedspan.errors import InputError, ProtocolError
 from fedspan.federation.columns import as_labels, open_apart
 from fedspan.federation.data import Table
+from fedspan.privacy.budget import Budget
 from fedspan.privacy.guard import Guard
 from fedspan.privacy.masking import Party
 from fedspan.protocol import Array
@@ -53,9 +54,11 @@ class Station:
 
         def begin() -> str:
             opening, policy = Opening.from_json(text), Policy.read(self.kit)
-            budget = policy.check(opening, self.name)
+            memory = _Memory(self.kit / "fedspan" / "runs" / opening.run / str(opening.part))
+            saved = None if opening.after is None else memory.recall(opening.after)
+            budget = policy.check(opening, self.name, (saved or {}).get("released"))
             table = policy.table(opening.table)
-            self.open_run = _Run(self.name, self.kit, opening, lambda: client_data(table, opening), budget)
+            self.open_run = _Run(self.name, opening, lambda: client_data(table, opening), budget, memory, saved)
             _LOG.info("opened run %s part %d: %r", opening.run, opening.part, opening.algorithm)
             return json.dumps({"opened": opening.run})
 
@@ -103,41 +106,11 @@ class Station:
         return told
 
 
-class _Run:
-    """One part of one run at this site."""
+class _Memory:
+    """What a client remembers of a run, on the site's disk, by rounds: as far back as the server may go."""
 
-    def __init__(self, name: str, kit: Path, opening: Opening, open_data: Callable[[], Any], budget: Any) -> None:
-        algorithm, plan = opening.algorithm, opening.plan
-        options = algorithm.client_options() | ({"row_norm": plan.row_norm} if plan else {})
-
-        def make() -> Any:
-            return algorithm.client(open_data(), **options)  # type: ignore[call-arg]
-
-        self.asks = algorithm.asks()
-        guard = Guard(plan, budget) if plan else None
-        vault = Party(name, opening.threshold) if opening.threshold else None
-        self.site = Site(name, algorithm.client, make, opening.channel, opening.seed, guard, vault)
-        self.folder = kit / "fedspan" / "runs" / opening.run / str(opening.part)
-        self.client: Any = None
-        if opening.after is not None:
-            self._go_on(opening.after)
-
-    def answer(self, blob: bytes, kept: int) -> bytes:
-        message = wire.decode(blob)
-        if not message.task.startswith("@") and message.task not in self.asks:
-            raise ProtocolError(
-                f"{message.task!r} is not what this algorithm asks; it asks {', '.join(sorted(self.asks))}"
-            )
-        if self.client is None:
-            self.client = self.site.open()
-        reply = self.site.handle(message, self.client)
-        if self._remembers():
-            self._keep(message.round, kept)
-        return wire.encode(reply)
-
-    def _remembers(self) -> bool:
-        site = self.site
-        return site.started and any(x is not None for x in (site.state, site.up, site.down, site.guard))
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def _path(self, round: int) -> Path:
         return self.folder / f"round-{round:09d}.safetensors"
@@ -145,21 +118,61 @@ class _Run:
     def _rounds(self) -> list[int]:
         return sorted(int(path.stem.split("-")[1]) for path in self.folder.glob("round-*.safetensors"))
 
-    def _keep(self, round: int, kept: int) -> None:
-        """Remember what a resumed run must go on from, before the answer leaves; forget what nobody will go back to."""
+    def keep(self, round: int, snapshot: Any, kept: int) -> None:
+        """Remember, and forget what nobody will go back to."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        save_tree(self._path(round), "client", self.site.snapshot())
-        before = [r for r in self._rounds() if r <= kept]
-        for old in before[:-1]:
+        save_tree(self._path(round), "client", snapshot)
+        for old in [known for known in self._rounds() if known <= kept][:-1]:
             self._path(old).unlink(missing_ok=True)
 
-    def _go_on(self, after: int) -> None:
-        """From what was remembered after that round; what came later is repeated."""
+    def recall(self, after: int) -> Any:
+        """What was remembered after that round; what came later is forgotten, because it is repeated."""
         for round in self._rounds():
             if round > after:
                 self._path(round).unlink()
-        if rounds := self._rounds():
-            self.site.restore(load_tree(self._path(rounds[-1]), "client"))
+        rounds = self._rounds()
+        return load_tree(self._path(rounds[-1]), "client") if rounds else None
+
+
+class _Run:
+    """One part of one run at this site."""
+
+    def __init__(
+        self,
+        name: str,
+        opening: Opening,
+        open_data: Callable[[], Any],
+        budget: Budget | None,
+        memory: _Memory,
+        saved: Any,
+    ) -> None:
+        algorithm, plan = opening.algorithm, opening.plan
+        options = algorithm.client_options() | ({"row_norm": plan.row_norm} if plan else {})
+
+        def make() -> Any:
+            return algorithm.client(open_data(), **options)  # type: ignore[call-arg]
+
+        self.asks, self.memory = algorithm.asks(), memory
+        guard = Guard(plan, budget) if plan else None
+        vault = Party(name, opening.threshold) if opening.threshold else None
+        self.site = Site(name, algorithm.client, make, opening.channel, opening.seed, guard, vault)
+        self.client: Any = None
+        if saved is not None:
+            self.site.restore(saved)
+
+    def answer(self, blob: bytes, kept: int) -> bytes:
+        """Decode, let the site do what is asked, remember, encode."""
+        message = wire.decode(blob)
+        if not message.task.startswith("@") and message.task not in self.asks:
+            raise ProtocolError(
+                f"{message.task!r} is not what this algorithm asks; it asks {', '.join(sorted(self.asks))}"
+            )
+        if self.client is None:
+            self.client = self.site.open()
+        reply, site = self.site.handle(message, self.client), self.site
+        if site.started and any(x is not None for x in (site.state, site.up, site.down, site.guard)):
+            self.memory.keep(message.round, site.snapshot(), kept)  # before the answer leaves
+        return wire.encode(reply)
 
 
 def opened(table: SiteTable, asked: Mapping[str, Any]) -> tuple[Table, dict[str, Array]]:

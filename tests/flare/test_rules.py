@@ -1,0 +1,213 @@
+"""What a site refuses, whatever carries the messages: its end by itself, with a real kit's folder and real data."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fedspan
+from fedspan.algorithms import Davidson, Faps, Krylov, NoisyGram, Ssi
+from fedspan.channel import Channel, wire
+from fedspan.deployment.kit import policy_file
+from fedspan.deployment.opening import Opening
+from fedspan.deployment.policy import Policy
+from fedspan.deployment.station import Station
+from fedspan.errors import InputError
+from fedspan.privacy.budget import Budget
+from fedspan.privacy.dp import RowDP
+from fedspan.privacy.plan import Release, plan_for
+
+SITES = ("east", "north", "south")
+RUN = "0123456789abcdef"
+
+
+def station(folder: Path, tables: dict[str, Any] | None = None, **rules: Any) -> Station:
+    (folder / "local").mkdir(parents=True)
+    np.save(folder / "rows.npy", np.random.default_rng(0).normal(size=(30, 4)))
+    given = tables or {"default": {"path": str(folder / "rows.npy")}}
+    (folder / "local" / "fedspan.toml").write_text(policy_file(given, **rules))
+    if "epsilon" in rules:
+        (folder / "fedspan").mkdir()
+        Budget.grant(folder / "fedspan" / "budget.json", rules["epsilon"], rules["delta"])
+    return Station("north", folder)
+
+
+def opening(algorithm: Any = None, **changes: Any) -> Opening:
+    made = Opening(RUN, 0, algorithm or Ssi(k=2), Channel(), 1, SITES, threshold=3)
+    return replace(made, **changes)
+
+
+def refusal(answer: Any) -> str:
+    assert isinstance(answer, str)
+    return str(json.loads(answer)["error"])
+
+
+def opened(site: Station, **changes: Any) -> Any:
+    return json.loads(site.open(opening(**changes).to_json()))
+
+
+def plan(epsilon: float, row_norm: float = 2.0, **more: Any) -> Any:
+    server = NoisyGram(k=2)
+    releases = [Release(*planned) for planned in server.planned()]
+    return plan_for(RowDP(epsilon, 1e-6, row_norm, **more), server.client, releases, spread=3)
+
+
+def ask(site: Station, task: str, **arrays: Any) -> Any:
+    return site.exchange(wire.encode(wire.Message(task, 0, 0, {k: np.asarray(v) for k, v in arrays.items()})), -1)
+
+
+def test_a_run_as_the_site_wants_it_is_opened(tmp_path: Path) -> None:
+    assert opened(station(tmp_path)) == {"opened": RUN}
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes", "reason"),
+    [
+        ({}, {"threshold": None}, "secure sums only"),
+        ({}, {"threshold": 2}, "at least 2 other sites"),
+        ({"others": 1}, {"threshold": 1}, "threshold from 2"),
+        ({"algorithms": ["krylov"]}, {}, "'ssi' is not allowed here; allowed: krylov"),
+        ({}, {"clients": ("east", "south", "west")}, "not among the clients"),
+        ({}, {"table": {"name": "../../etc/passwd"}}, "no table '../../etc/passwd' here; a job names one of: default"),
+        ({}, {"table": {"name": "/etc/passwd"}}, "no table '/etc/passwd' here"),
+        ({"epsilon": 1.0, "delta": 1e-6}, {}, "without noise are not accepted"),
+        ({"row_norm": 1.0}, {}, "without noise are not accepted"),
+        ({"row_norm": 1.0}, {"algorithm": NoisyGram(k=2), "plan": plan(1.0)}, "row norm of at most 1"),
+        ({}, {"algorithm": NoisyGram(k=2), "plan": plan(1.0, simulate=True)}, "simulated noise"),
+        ({"secure": False}, {"algorithm": NoisyGram(k=2), "plan": plan(1.0), "threshold": None}, "shared by 3 sites"),
+        ({"epsilon": 0.5, "delta": 1e-6}, {"algorithm": NoisyGram(k=2), "plan": plan(1.0)}, "exceed this site's"),
+    ],
+)  # fmt: skip
+def test_a_run_with_less_protection_is_refused_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, rules: Any, changes: Any, reason: str
+) -> None:
+    site = station(tmp_path, **rules)
+    with caplog.at_level(logging.WARNING, logger="fedspan.site"):
+        assert reason in refusal(site.open(opening(**changes).to_json()))
+    assert reason in caplog.text
+    assert "before a run was opened" in refusal(ask(site, "count"))  # nothing can be asked
+
+
+def test_a_budget_is_kept_over_runs(tmp_path: Path) -> None:
+    site = station(tmp_path, epsilon=1.2, delta=1e-6)
+    first = opening(NoisyGram(k=2), plan=plan(1.0), run="a" * 16)
+    assert json.loads(site.open(first.to_json())) == {"opened": "a" * 16}
+    Budget(tmp_path / "fedspan" / "budget.json").charge("triangle", plan(1.0).multiplier("triangle"))
+    for task in ("census", "add_up"):
+        Budget(tmp_path / "fedspan" / "budget.json").charge(task, plan(1.0).multiplier(task))
+    assert "is spent" in refusal(site.open(replace(first, run="b" * 16).to_json()))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "task"),
+    [
+        (Ssi(k=2), "leading"),
+        (Krylov(k=2), "multiply_on_grid"),
+        (Faps(k=2), "multiply"),
+        (Ssi(k=2), "__init__"),
+        (Ssi(k=2), "gram"),
+    ],
+)
+def test_only_what_the_algorithm_asks_is_answered(tmp_path: Path, algorithm: Any, task: str) -> None:
+    """FAPS hides its products: a site that allows FAPS does not give plain ones."""
+    site = station(tmp_path)
+    assert opened(site, algorithm=algorithm) == {"opened": RUN}
+    assert f"{task!r} is not what this algorithm asks" in refusal(ask(site, task, Z=np.eye(4)))
+
+
+def test_davidson_may_ask_for_the_leading_subspace_where_it_is_allowed(tmp_path: Path) -> None:
+    site = station(tmp_path, secure=False)
+    opened(site, algorithm=Davidson(k=2), threshold=None)
+    assert wire.decode(ask(site, "count")).arrays["n"] == 30
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "null", '{"run": 1}', '{"algorithm": "os.system"}', "nonsense", '{"run": "xxxxxxxx"}'],
+)
+def test_an_opening_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    assert refusal(station(tmp_path).open(text))
+
+
+def test_no_class_but_the_packages_algorithms_can_be_named(tmp_path: Path) -> None:
+    tree = json.loads(opening().to_json())
+    site = station(tmp_path)
+    for name in ("os.system", "Prior", "Limit", "subprocess.Popen", "NoSuch"):
+        assert "need an algorithm of fedspan" in refusal(site.open(json.dumps({**tree, "algorithm": name})))
+    assert "8 to 64 letters and digits" in refusal(site.open(json.dumps({**tree, "run": "../../x" * 3})))
+
+
+@pytest.mark.parametrize("blob", [b"", b"\0" * 40, b'{"task": "count"}'])
+def test_a_question_that_is_none_is_refused(tmp_path: Path, blob: bytes) -> None:
+    site = station(tmp_path)
+    opened(site)
+    assert "need a" in refusal(site.exchange(blob, -1))
+
+
+def test_columns_that_the_site_keeps_closed_stay_closed(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("age,height,name_code\n1,2,3\n4,5,6\n7,8,10\n")
+    table = {"path": str(tmp_path / "t.csv"), "columns": ["age", "height"]}
+    site = station(tmp_path / "kit", {"default": table})
+    asked = {"fedspan": fedspan.__version__, "table": {"columns": ["age", "name_code"]}}
+    assert "'name_code' of table 'default' is not open" in refusal(site.describe(json.dumps(asked)))
+    told = json.loads(site.describe(json.dumps({**asked, "table": {}})))
+    assert told["names"] == ["age", "height"]
+    assert told["rows"] == 3
+
+
+def test_a_site_tells_neither_sizes_nor_names_if_it_does_not_want_to(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("age,height\n1,2\n4,5\n7,8\n")
+    site = station(tmp_path / "kit", {"default": {"path": str(tmp_path / "t.csv")}}, rows=False, names=False)
+    told = json.loads(site.describe(json.dumps({"fedspan": fedspan.__version__, "table": {}})))
+    assert (told["rows"], told["names"], told["n_features"]) == (0, None, 2)
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    answer = station(tmp_path).describe(json.dumps({"fedspan": "0.0.1", "table": {}}))
+    assert "the server has 0.0.1 and this site has" in refusal(answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[tables.default]\npath = 1", "path"),
+        ("[requires]\nsecure = false", "did you mean 'require'?"),
+        ("[tables.default]\npath='x'\n[require]\nsecur = true", "did you mean 'secure'?"),
+        ("[tables.default]\npath='x'\n[allow]\nalgorithms = ['krilov']", "did you mean 'krylov'?"),
+        ("[tables.default]\npath='x'\n[require]\nepsilon = 1.0", "epsilon and delta together"),
+        ("[allow]\nrows = true", "need a table of data"),
+        ("not toml", "need TOML"),
+    ],
+)
+def test_a_mistyped_policy_protects_nothing_so_it_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "fedspan.toml").write_text(text)
+    with pytest.raises(InputError, match=reason):
+        Policy.read(tmp_path)
+
+
+def test_a_site_without_a_file_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="fedspan site init"):
+        Policy.read(tmp_path)
+
+
+def test_what_an_algorithm_asks_is_what_it_says_that_it_asks() -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
+    from table import TABLE
+
+    from fedspan import run
+    from fedspan.engines import InProcess
+
+    for name, row in TABLE.items():
+        result = run(row.server, InProcess(row.clients(), threads=1), rounds=row.rounds, seed=1, privacy=row.plan())
+        asked = {event.task for event in result.ledger.events if hasattr(event, "task")}
+        assert asked <= row.server.asks(), name
