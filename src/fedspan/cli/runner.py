@@ -94,10 +94,10 @@ def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
     """The fit itself. Its warnings become single lines at once (before a budget is spent), and notes of the ledger."""
     ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
     model = estimator(job.task)(**job.options(), checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
-    if job.transcript:
-        model.set_params(engine=partial(InProcess, transcript=folder.transcript))
+    engine = partial(InProcess, transcript=folder.transcript) if job.transcript else None
+    model.set_params(engine=engine)
     task = TASKS[job.task]
-    given, options = task.arguments(job)
+    given, options = task.arguments(job.prepared(ledger, engine))
     if job.min_clients is not None:
         options["min_clients"] = job.min_clients
     told: dict[str, None] = {}
