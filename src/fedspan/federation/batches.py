@@ -89,12 +89,17 @@ def _joined(blocks: list[Array], n: int, d: int) -> Array:
 
 
 def _check_memory(need: int) -> None:
-    try:
-        have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # a system that does not say
-        return
-    if need > have:
+    have = _memory()
+    if have is not None and need > have:
         raise InputError(
             f"need {need / 1e9:.3g} GB of memory to hold all rows at once, which this task does, got {have / 1e9:.3g} "
             "GB; choose fewer columns or rows (pca and svd read in batches)"
         )
+
+
+def _memory() -> int | None:
+    """Bytes of this machine; None if the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

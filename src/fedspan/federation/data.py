@@ -12,7 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedspan.errors import InputError
-from fedspan.federation.batches import Table, read
+from fedspan.federation.batches import Table as Table
+from fedspan.federation.batches import read
 from fedspan.federation.columns import as_labels, checked_ids
 from fedspan.federation.csvfile import CsvFile
 from fedspan.federation.database import is_address, open_query
@@ -85,12 +86,9 @@ def is_libsvm(source: Any) -> bool:
 
 def _file(source: str | os.PathLike[str]) -> Path:
     path = Path(source)
-    try:
-        there = path.is_file()
-    except OSError:  # a folder on the way that may not be looked into
-        there = False
-    if not there:
-        raise InputError(f"need a readable file, {path} is {'a folder' if path.is_dir() else 'not there'}")
+    with reading(path):  # a folder on the way may not be looked into
+        if not path.is_file():
+            raise InputError(f"need a readable file, {path} is {'a folder' if path.is_dir() else 'not there'}")
     if path.suffix.lower() not in KINDS:
         raise InputError(f"need a file of a known kind ({', '.join(KINDS)}), got {path.name}")
     if path.stat().st_size == 0 and path.suffix.lower() != ".csv":
