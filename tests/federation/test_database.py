@@ -185,8 +185,9 @@ def test_a_password_is_used_and_never_said(postgres: str) -> None:
 
 def test_addresses() -> None:
     assert query_of("postgresql://a@h:5/d?table=t&sslmode=require").url == "postgresql://a@h:5/d?sslmode=require"
-    assert query_of("postgresql://h/d?table=my.ta%22ble").sql == 'SELECT * FROM "my"."ta""ble"'
-    assert query_of({"url": "sqlite:///x.db", "query": " SELECT 1; "}).sql == "SELECT 1"
+    assert query_of("postgresql://h/d?table=my.ta%22ble").select() == 'SELECT * FROM "my"."ta""ble"'
+    assert query_of("sqlite:///x?table=t").select(["a", 'b"']) == 'SELECT "a", "b""" FROM "t"'
+    assert query_of({"url": "sqlite:///x.db", "query": " SELECT 1; "}).select(["a"]) == "SELECT 1"
     assert shown("postgresql://u:p%40ss@h/d?password=x&sslmode=a") == "postgresql://u@h/d?sslmode=a"
     assert has_password("postgresql://u:p@h/d")
     assert not has_password("postgresql://u@h:5432/d")

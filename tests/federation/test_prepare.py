@@ -13,8 +13,7 @@ from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
 
 from fedspan import FederatedClassifier, FederatedPCA, Ledger, Secure, prepare
-from fedspan.algorithms import AgreeOnColumns
-from fedspan.algorithms.columns import Columns, agreed
+from fedspan.algorithms.columns import AgreeOnColumns, Columns, agreed
 from fedspan.engines import InProcess
 from fedspan.errors import InputError
 from fedspan.estimators.prepare import agree

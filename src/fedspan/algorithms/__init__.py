@@ -1,6 +1,5 @@
 """The papers' algorithms: server and client side by side, one file each."""
 
-from fedspan.algorithms.columns import AgreeOnColumns
 from fedspan.algorithms.deep_maxvar import DeepMaxVar
 from fedspan.algorithms.faps import Faps
 from fedspan.algorithms.fedpower import FedPower
@@ -20,7 +19,6 @@ from fedspan.algorithms.ssca import Ssca
 from fedspan.algorithms.ssca_vertical import VerticalSgd, VerticalSsca
 
 __all__ = [
-    "AgreeOnColumns",
     "AltMaxVar",
     "CuteMaxVar",
     "Davidson",

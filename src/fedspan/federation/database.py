@@ -28,11 +28,19 @@ class Query:
     """A database's address (without the table), and what to read in it."""
 
     url: str
-    sql: str
+    sql: str = ""
+    table: str = ""  # instead of a query
 
     @property
     def scheme(self) -> str:
         return urlsplit(self.url).scheme
+
+    def select(self, names: Sequence[str] | None = None) -> str:
+        """The query; of a table, only the columns that are asked for."""
+        if not self.table:
+            return self.sql
+        columns = "*" if names is None else ", ".join(map(_quoted, names))
+        return f"SELECT {columns} FROM {'.'.join(map(_quoted, self.table.split('.')))}"  # noqa: S608 - all quoted
 
 
 def is_address(source: Any) -> bool:
@@ -53,10 +61,11 @@ def query_of(source: str | Mapping[str, Any]) -> Query:
     tables = [value for key, value in options if key == "table"] + [given[k] for k in ("table",) if k in given]
     if len(tables) + ("query" in given) != 1:
         raise InputError(f"need one table or one query in {shown(given['url'])}, got {'more' if tables else 'none'}")
-    sql = str(given["query"]).strip().rstrip(";") if "query" in given else _all_of(tables[0])
     rest = urlencode([pair for pair in options if pair[0] != "table"], quote_via=quote)
     bare = f"{url.scheme}://{url.netloc}{url.path}" + (f"?{rest}" if rest else "")
-    return Query(bare, sql)
+    if tables:
+        return Query(bare, table=str(tables[0]))
+    return Query(bare, str(given["query"]).strip().rstrip(";"))
 
 
 def shown(address: str) -> str:
@@ -99,20 +108,20 @@ class Sqlite:
         with self._cursor() as cursor:
             self.names = tuple(column[0] for column in cursor.description or ())
         if not self.names:
-            raise InputError(f"need a query that gives rows, got {self.query.sql[:60]!r}")
+            raise InputError(f"need a query that gives rows, got {self.query.select()[:60]!r}")
 
     def batches(self, names: Sequence[str], text: Collection[str]) -> Iterator[Batch]:
-        at = {name: self.names.index(name) for name in names}
-        with self._cursor() as cursor:
+        at = {name: (names if self.query.table else self.names).index(name) for name in names}
+        with self._cursor(names) as cursor:
             while rows := cursor.fetchmany(batch_rows(len(self.names))):
                 columns = {name: [row[i] for row in rows] for name, i in at.items()}
                 yield {n: as_text(c) if n in text else as_numbers(_objects(c), n) for n, c in columns.items()}
 
     @contextmanager
-    def _cursor(self) -> Iterator[sqlite3.Cursor]:
+    def _cursor(self, names: Sequence[str] | None = None) -> Iterator[sqlite3.Cursor]:
         try:
             with closing(sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True)) as connection:
-                yield connection.execute(self.query.sql)
+                yield connection.execute(self.query.select(names))
         except sqlite3.Error as error:
             raise InputError(f"cannot read from {self.path}: {error}; look at the table or the query") from None
 
@@ -148,11 +157,11 @@ def postgresql(query: Query) -> Arrow:
             raise InputError(f"cannot read from {shown(query.url)}: {said}; {hint}") from None
 
     with cursor() as opened:
-        schema = opened.adbc_execute_schema(query.sql)
+        schema = opened.adbc_execute_schema(query.select())
 
     def batches(names: Sequence[str], step: int) -> Iterator[Any]:
         with cursor() as opened:
-            opened.execute(query.sql)
+            opened.execute(query.select(names))
             with opened.fetch_record_batch() as reader:
                 for batch in reader:
                     part = batch.select(list(names))
@@ -178,7 +187,6 @@ def _sentence(error: Exception, url: str) -> str:
     return text.replace(unquote(secret), "…").replace(secret, "…") if secret else text
 
 
-def _all_of(table: str) -> str:
-    """All rows of a table (with its schema before a dot); its name is quoted as SQL does it."""
-    name = ".".join('"' + part.replace('"', '""') + '"' for part in str(table).split("."))
-    return f"SELECT * FROM {name}"  # noqa: S608 - a quoted identifier
+def _quoted(name: str) -> str:
+    """An identifier as SQL quotes it."""
+    return '"' + name.replace('"', '""') + '"'

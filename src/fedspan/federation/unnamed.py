@@ -18,7 +18,7 @@ def npz(path: Path, given: Preparation) -> tuple[Any, Array | None, Array | None
     with np.load(path, allow_pickle=False) as z:
         for name in (given.id, given.label if given.label_everywhere else None):
             if name is not None and name not in z:
-                raise InputError(f"need the array {name!r}, the file has {', '.join(z.files[:10])}")
+                raise InputError(f"need the array {name!r}, the table has {', '.join(z.files[:10])}")
         apart = [z[name] if name is not None and name in z else None for name in (given.id, given.label)]
         if "X_indptr" in z:
             X: Any = sp.csr_array((z["X_data"], z["X_indices"], z["X_indptr"]), shape=tuple(z["X_shape"]))
