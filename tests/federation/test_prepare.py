@@ -83,6 +83,9 @@ def test_the_federation_agrees_on_words_and_means() -> None:
     ]  # fmt: skip
     assert ledger.bytes_up > 0
     assert ledger.rounds == 0
+    assert ledger.notes == [
+        "the clients agreed on the categories of ward (east, west, zoo) and means to fill gaps with"
+    ]
     for name, source in ready.items():
         table = source()
         assert list(table.names or ()) == NAMES

@@ -55,7 +55,7 @@ _FOR_EXAMPLE: dict[str, Any] = {
     "patience": 10, "step": "safe", "clip": 5.0, "cost_limit": 0.3, "class_weight": "balanced", "first_bits": 8,
 }  # fmt: skip
 _FILES = '.csv, .parquet, .feather, .npy, .npz or .svm, beside this file; or a table: { north = "a.csv" }'
-_QUERY = '# of a database: { clinic = { url = "postgresql://user@host/db", query = "SELECT …" } }, or table = "…"'
+_QUERY = '# Of a database: { clinic = { url = "postgresql://user@host/db", query = "SELECT …" } }, or table = "…"'
 _PREPARED = (
     '# categories = ["sex"]  # columns of words, as features of 0 and 1; the clients agree on the words',
     '# missing = "refuse"  # gaps: or "mean" (over all clients){drop}',

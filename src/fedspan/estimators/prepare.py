@@ -17,7 +17,7 @@ from fedspan.federation.clients import named
 from fedspan.federation.data import Prepared, is_libsvm, named_source, open_source
 from fedspan.federation.preparation import Preparation
 from fedspan.federation.survey import TableSurvey, settled
-from fedspan.ledger import Ledger
+from fedspan.ledger import Ledger, Note
 from fedspan.privacy.masking import Secure
 from fedspan.run import run
 
@@ -76,7 +76,12 @@ def agree(
     surveys = {name: partial(TableSurvey, source, draft) for name, source in sources.items()}
     made = InProcess(surveys) if engine is None else engine(surveys) if callable(engine) else engine
     algorithm = AgreeOnColumns(tuple(draft.categories.items()), means)
-    return settled(draft, run(algorithm, made, rounds=0, seed=0, secure=secure, ledger=ledger).state)
+    ledger = ledger if ledger is not None else Ledger()
+    done = settled(draft, run(algorithm, made, rounds=0, seed=0, secure=secure, ledger=ledger).state)
+    words = [f"the categories of {name} ({', '.join(done.categories[name])})" for name in unsettled]
+    words += ["means to fill gaps with"] * means + [f"{done.n_features} features"] * widths
+    ledger.add(Note(f"the clients agreed on {' and '.join(words)}"))
+    return done
 
 
 def alone(sources: Mapping[str, Any], draft: Preparation) -> dict[str, Preparation]:

@@ -37,7 +37,8 @@ def batch_rows(columns: int) -> int:
 
 def no_numbers(name: str, what: str) -> InputError:
     return InputError(
-        f"need numbers in column {name!r}, got {what}; name it in data.categories, or leave it out with data.columns"
+        f"need numbers in column {name!r}, got {what}; name it in data.categories, data.id or data.label, or choose "
+        "others with data.columns"
     )
 
 
