@@ -21,6 +21,7 @@ from fedspan.estimators.spectral import SOLVERS
 from fedspan.federation import batches, sources
 from fedspan.federation.batches import Batched
 from fedspan.federation.data import open_source, open_table
+from fedspan.federation.preparation import Preparation
 from fedspan.numerics.operators import Rows
 
 N, D = 700, 6
@@ -74,6 +75,18 @@ def test_sums_and_products_are_those_of_the_dense_rows(kind: str, tmp_path: Path
             np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12 * np.abs(a).max())
         assert read.longer() == held.longer()
         assert read.not_finite() == (0, 0, -1)
+
+
+@pytest.mark.parametrize("group", [700, 300, 40])
+def test_many_columns_are_read_some_at_a_time(group: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row groups larger and smaller than a slice, which is larger than a batch; columns in another order."""
+    monkeypatch.setattr(sources, "ENTRIES", 20 * D)
+    monkeypatch.setattr(sources, "_SLICE", 150 * D)
+    monkeypatch.setattr(sources, "_TOGETHER", 4)
+    pq.write_table(pa.table(dict(zip(NAMES, DENSE.T, strict=True))), tmp_path / "t.parquet", row_group_size=group)
+    np.testing.assert_array_equal(open_source(tmp_path / "t.parquet").X, DENSE)
+    turned = open_source(tmp_path / "t.parquet", Preparation(columns=tuple(NAMES[::-1])))
+    np.testing.assert_array_equal(turned.X, DENSE[:, ::-1])
 
 
 @pytest.mark.usefixtures("_small_limits")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 from zipfile import BadZipFile
@@ -18,6 +19,8 @@ from fedspan.protocol import Array
 
 Batch = Mapping[str, Array]  # numbers as float64 (NaN: missing), text as objects (None: missing)
 ENTRIES = 1 << 21  # of a batch: 16 MB
+_TOGETHER = 100  # columns of a Parquet file that are read at once
+_SLICE = 1 << 24  # entries of a slice of a wider one: 128 MB
 
 
 class Source(Protocol):
@@ -139,7 +142,11 @@ def arrow_table(table: Any) -> Arrow:
 
 
 def parquet(path: Path) -> Arrow:
-    """A Parquet file. Its columns are streamed page by page: about 2 MB for each column, however large it is."""
+    """A Parquet file. Its columns are streamed page by page: about 2 MB for each column, however large it is.
+
+    Of many columns that would be much, so they are read some at a time, and only a slice of rows is kept; where a row
+    group has several slices, its pages are decoded again for each of them.
+    """
     pq = _pyarrow(path, "parquet")
     with reading(path), pq.ParquetFile(path) as file:
         schema, rows = file.schema_arrow, file.metadata.num_rows
@@ -147,10 +154,28 @@ def parquet(path: Path) -> Arrow:
     def batches(names: Sequence[str], step: int) -> Iterator[Any]:
         buffer = max(1 << 13, (1 << 25) // max(1, len(names)))
         with reading(path), pq.ParquetFile(path, buffer_size=buffer, pre_buffer=False) as file:
-            # One thread: pages of all columns at once would be held otherwise.
-            yield from file.iter_batches(batch_size=step, columns=list(names), use_threads=False)
+            if len(names) <= _TOGETHER:  # one thread: pages of all columns at once would be held otherwise
+                yield from file.iter_batches(batch_size=step, columns=list(names), use_threads=False)
+            else:
+                yield from _wide(file, list(names), step)
 
     return Arrow(schema, batches, rows)
+
+
+def _wide(file: Any, names: list[str], step: int) -> Iterator[Any]:
+    import pyarrow as pa
+
+    high = max(step, _SLICE // len(names))
+    parts = [names[i : i + _TOGETHER] for i in range(0, len(names), _TOGETHER)]
+    for group in range(file.num_row_groups):
+        for k in range(-(-file.metadata.row_group(group).num_rows // high)):
+            columns: list[Any] = []
+            for part in parts:
+                read = file.iter_batches(batch_size=high, row_groups=[group], columns=part, use_threads=False)
+                batch = next(islice(read, k, None))
+                columns += [batch.column(name) for name in part]
+            whole = pa.RecordBatch.from_arrays(columns, names)
+            yield from (whole.slice(at, step) for at in range(0, whole.num_rows, step))
 
 
 def feather(path: Path) -> Arrow:
