@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "fedspan.numerics": {"fedspan.protocol", "fedspan.errors"},
     "fedspan.algorithms": {*CORE, "fedspan.numerics"},
     "fedspan.channel": CORE,
-    "fedspan.federation": CORE,
+    "fedspan.federation": {*CORE, "fedspan.algorithms"},
     "fedspan.checkpoint": {*CORE, "fedspan.files", "fedspan.channel"},
     "fedspan.privacy": {*CORE, "fedspan.channel", "fedspan.files", "fedspan.numerics"},
     "fedspan.run": {

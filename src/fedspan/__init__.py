@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedspan.estimators.gcca import FederatedGCCA
     from fedspan.estimators.pca import FederatedPCA
     from fedspan.estimators.personalized import PersonalizedPCA
+    from fedspan.estimators.prepare import prepare
     from fedspan.estimators.svd import FederatedSVD
     from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
 
@@ -52,6 +53,7 @@ __all__ = [
     "algorithms",
     "channel",
     "engines",
+    "prepare",
     "protocol",
     "run",
 ]
@@ -66,6 +68,7 @@ _LATER = {
     "FederatedSVD": "svd",
     "PersonalizedPCA": "personalized",
     "VerticalFederatedClassifier": "vertical_classifier",
+    "prepare": "prepare",
 }
 
 

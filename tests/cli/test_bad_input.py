@@ -14,7 +14,12 @@ from cli_world import NAMES, rows, tree, write_csv
 def nan(world: Path) -> None:
     X = rows(1, 25)
     X[3, 2] = np.nan
-    X[3, 4] = np.inf
+    write_csv(world / "south.csv", X, NAMES)
+
+
+def infinite(world: Path) -> None:
+    X = rows(1, 25)
+    X[3, 2], X[3, 4] = np.inf, -np.inf
     write_csv(world / "south.csv", X, NAMES)
 
 
@@ -88,18 +93,22 @@ def _edit(world: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (nan, ["client 'south'", "need finite numbers", "NaN or infinity in 2 entries of 1 of 25 rows", "drop those"]),
+        (nan, ["client 'south'", "need a value in every cell, column 'weight' has 1 missing of 25", '"drop"']),
+        (infinite, ["client 'south'", "need finite numbers", "infinity in 2 entries of 1 of 25 rows", "drop those"]),
         (empty, ["client 'south'", "need a line of column names", "is empty"]),
         (no_rows, ["client 'south'", "need at least one row", "got 0 rows"]),
         (fewer_features, ["need 5 features as at client 'north'", "got 4 (client 'south')", "the same columns"]),
         (other_names, ["need feature 1 to be 'height'", "got 'hight' (client 'south')", "rename it"]),
         (other_order, ["need feature 0 to be 'age'", "(client 'south')", "another order; reorder its columns"]),
-        (words_in_a_cell, ["client 'south'", "cannot read", "five"]),
+        (
+            words_in_a_cell,
+            ["client 'south'", "need numbers in column 'steps', got text in row 1 of", "data.categories"],
+        ),
         (missing, ["client 'south'", "need a readable file", "south.csv is not there"]),
         (unknown_kind, ["client 'south'", "need a file of a known kind", "got south.xls"]),
         (too_many_components, ["need n_components to be an integer from 1 to the 5 features, got 6"]),
         (no_such_column, ["client 'north'", "need the column 'diagnosis'", "the table has age"]),
-        (database, ["client 'base'", "databases are not read yet"]),
+        (database, ["client 'base'", "need one table or one query in postgresql://host/base, got none"]),
         (unknown_key, ["need a known key in [job], got 'slover'", "did you mean 'solver'?"]),
         (wrong_type, ["need job.n_components to be an integer, got '2'"]),
         (too_many_bits, ["need bits to be an integer from 2 to 16, got 99"]),

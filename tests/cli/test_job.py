@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fedspan import FederatedPCA, Participation, RowDP, Secure
 from fedspan.cli.job import Job, load, parameters, parse
 from fedspan.errors import InputError
+from fedspan.federation.preparation import Preparation
 
 HERE = Path("/here")
 JOB: dict[str, Any] = {"job": {"task": "pca"}, "data": {"clients": ["a.csv", "b.npy"]}}
@@ -174,6 +175,8 @@ _names = _text.filter(lambda s: not s.startswith("@"))
     clients=st.dictionaries(_names, _text, min_size=1),
     columns=st.none() | st.lists(_text).map(tuple),
     label=st.none() | _text,
+    words=st.dictionaries(_text, st.lists(_text, unique=True).map(tuple), max_size=2),
+    fill=st.dictionaries(_text, st.floats(allow_nan=False, allow_infinity=False), max_size=2),
     tol=st.floats(0, 1),
     seed=st.integers(0, 2**63 - 1),
 )
@@ -182,12 +185,16 @@ def test_written_and_read_again(
     clients: dict[str, str],
     columns: tuple[str, ...] | None,
     label: str | None,
+    words: dict[str, tuple[str, ...]],
+    fill: dict[str, float],
     tol: float,
     seed: int,
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "written.toml"
     given = {"tol": tol, "random_state": seed, "center": False, "solver": "ssi", "bits": 4}
-    job = Job("pca", given, {name: f"/data/{file}" for name, file in clients.items()}, columns, None, label, 3, 2)
+    words.pop(str(label), None)
+    how = Preparation(columns, None, label, words, "mean" if fill else "drop", fill, 7 if words else None)
+    job = Job("pca", given, {name: f"/data/{file}" for name, file in clients.items()}, how, 3, 2)
     path.write_bytes(job.to_toml().encode())
     assert _plain(load(path)) == _plain(job)
 
@@ -195,7 +202,7 @@ def test_written_and_read_again(
 def _plain(job: Job) -> Job:
     """Paths as pathlib spells them: '/data//x' is '/data/x'."""
     clients = {name: str(Path(path)) for name, path in job.clients.items()}
-    return Job(job.task, job.parameters, clients, job.columns, job.id, job.label, job.checkpoint_every, job.min_clients)
+    return Job(job.task, job.parameters, clients, job.preparation, job.checkpoint_every, job.min_clients)
 
 
 def test_svd_is_a_task_without_centering(tmp_path: Path) -> None:

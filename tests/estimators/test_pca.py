@@ -256,7 +256,7 @@ GOOD = np.arange(12.0).reshape(4, 3) ** 2
         ({"a": GOOD, "b": GOOD.astype(str)}, r"client 'b': need columns of numbers, got dtype"),
         ({"a": GOOD, "b": GOOD.astype(complex)}, r"client 'b': need columns of numbers, got dtype complex"),
         ({"a": GOOD, "b": "nowhere.csv"}, r"client 'b': need a readable file, nowhere.csv is not there"),
-        ({"a": GOOD, "b": object()}, r"client 'b': need an array, a sparse matrix, a table or a path, got object"),
+        ({"a": GOOD, "b": object()}, r"client 'b': need an array, .* or a database, got object"),
         ([], "need at least one client, got none"),
         (GOOD, r"need a list or mapping .* got one ndarray; for a single client write fit\(\[X\]\)"),
         ({"@a": GOOD}, "do not begin with '@'"),
@@ -278,7 +278,7 @@ def test_names_and_their_order_must_agree():
         FederatedPCA(1).fit({"a": frame, "b": frame[["size", "dose", "age"]]})
     with pytest.raises(InputError, match=r"need feature 1 to be 'dose' as at client 'a', got 'doze' \(client 'b'\)"):
         FederatedPCA(1).fit({"a": frame, "b": frame.rename(columns={"dose": "doze"})})
-    with pytest.raises(InputError, match="column 'age' has dtype"):
+    with pytest.raises(InputError, match="need numbers in column 'age', got text"):
         FederatedPCA(1).fit({"a": frame.astype({"age": str})})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from fedspan.deployment.opening import Opening
 from fedspan.deployment.policy import Policy
 from fedspan.deployment.station import Station
 from fedspan.errors import InputError
+from fedspan.federation.preparation import Preparation
 from fedspan.privacy.budget import Budget
 from fedspan.privacy.dp import RowDP
 from fedspan.privacy.plan import Release, plan_for
@@ -157,8 +158,11 @@ def test_columns_that_the_site_keeps_closed_stay_closed(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("age,height,name_code\n1,2,3\n4,5,6\n7,8,10\n")
     table = {"path": str(tmp_path / "t.csv"), "columns": ["age", "height"]}
     site = station(tmp_path / "kit", {"default": table})
-    asked = {"fedspan": fedspan.__version__, "table": {"columns": ["age", "name_code"]}}
-    assert "'name_code' of table 'default' is not open" in refusal(site.describe(json.dumps(asked)))
+    asked = {
+        "fedspan": fedspan.__version__,
+        "table": {"preparation": asdict(Preparation(columns=("age", "name_code")))},
+    }
+    assert "'name_code' is not open" in refusal(site.describe(json.dumps(asked)))
     told = json.loads(site.describe(json.dumps({**asked, "table": {}})))
     assert told["names"] == ["age", "height"]
     assert told["rows"] == 3

@@ -84,7 +84,7 @@ class RowsClient(OperatorClient[Shift]):
 
     @cached_property
     def by_gram(self) -> bool:
-        return prefers_gram(self.rows.n, self.rows.d, self.columns)
+        return prefers_gram(self.rows.n, self.rows.d, self.columns, self.rows.batched)
 
     def init(self) -> Shift:
         return Shift()

@@ -18,7 +18,7 @@ from fedspan.engines.inprocess import cores
 _GIVES = {
     "deep": "deep GCCA (torch networks)",
     "privacy": "privacy accounting, secure aggregation",
-    "data": "Parquet, Arrow and database clients",
+    "data": "Parquet, Arrow and PostgreSQL clients, faster CSV",
     "report": "interactive charts in reports",
     "flare": "federations over a network (NVIDIA FLARE)",
 }

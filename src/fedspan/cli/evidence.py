@@ -263,7 +263,8 @@ def one_row(
     norms = np.sqrt(rows.multiply(rows).sum(axis=1)) if sp.issparse(rows) else np.linalg.norm(rows, axis=1)
     row = int(np.argmax(np.asarray(norms).ravel()))
     others = np.flatnonzero(np.arange(rows.shape[0]) != row)
-    last = {(t.round, t.exchange): t for t in talks}  # of a round that was repeated, the last
+    known = tasks_of(kind)  # not what was asked before, to agree on columns
+    last = {(t.round, t.exchange): t for t in talks if t.task in known}  # of a round that was repeated, the last
     asked = [last[at] for at in sorted(last)]
     both = [_again(kind, options, data, asked, seed) for data in (rows, rows[others])]
     kinds: dict[tuple[str, str], list[int]] = {}

@@ -104,7 +104,7 @@ def check(kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's ki
     policy = Policy.read(kit)
     expired(kit)
     for name, table in policy.tables.items():
-        rows, _ = opened(table, {})
+        rows = opened(table, {}, in_batches=True)
         typer.echo(f"table {name}: {rows.X.shape[0]} rows, {rows.X.shape[1]} columns")
     sums = f"secure sums with {policy.others} other sites or more" if policy.secure else "any, also without secure sums"
     typer.echo(f"runs: {sums}; algorithms: {', '.join(policy.algorithms)}")

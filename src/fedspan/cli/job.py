@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
+from fedspan.cli import job_data
 from fedspan.cli.tasks import TASKS, check_choice
 from fedspan.cli.tasks import estimator as estimator
 from fedspan.cli.toml import bare_key, override, written
 from fedspan.errors import InputError, nearest
+from fedspan.federation.preparation import PLAIN, Preparation
 
 if TYPE_CHECKING:
     from fedspan import Participation, RowDP
-    from fedspan.federation.data import Table
-    from fedspan.protocol import Array
+    from fedspan.federation.batches import Table
+    from fedspan.federation.data import Prepared
+    from fedspan.ledger import Ledger
 
 _PLAIN = {bool, int, float, str, dict, NoneType}  # what a job file can hold; other parameters are for Python only
 # What the hints of the constructors leave open, or give as an object that a file writes as a table.
@@ -40,13 +43,14 @@ _LEAST = {
     "job.random_state": 0,
     "run.checkpoint_every": 1,
     "run.min_clients": 1,
+    "data.n_features": 1,
 }
 _SAYS = {
     bool: "true or false", int: "an integer", float: "a number", str: "a string",
     list: "a list of strings", dict: "a table name = path",
 }  # fmt: skip
 
-_SAYS_OF = {"job.participation": "a table such as { fraction = 0.1 }"}
+_SAYS_OF = {"job.participation": "a table such as { fraction = 0.1 }", **job_data.SAYS}
 
 
 @cache
@@ -66,15 +70,7 @@ def schema(task: str) -> dict[str, dict[str, tuple[type, ...]]]:
     """Every table, every key, and the types of its values."""
     return {
         "job": {"task": (str,), **parameters(task)},
-        "data": {
-            "clients": (list, dict),
-            "views": (list, dict),
-            "columns": (list,),
-            "id": (str,),
-            "label": (str,),
-            "held_out": (list, dict),
-            "table": (str,),
-        },
+        "data": job_data.KEYS,
         "privacy": {
             "epsilon": (float,),
             "delta": (float,),
@@ -91,22 +87,33 @@ def schema(task: str) -> dict[str, dict[str, tuple[type, ...]]]:
 
 @dataclass(frozen=True)
 class Job:
-    """A checked job: the task, the estimator's parameters, where each client's table is, which columns count."""
+    """A checked job: the task, the estimator's parameters, where each client's table is, how it is prepared."""
 
     task: str
     parameters: Mapping[str, Any]
-    clients: Mapping[str, str]
-    columns: tuple[str, ...] | None = None
-    id: str | None = None
-    label: str | None = None
+    clients: Mapping[str, Any]
+    preparation: Preparation = PLAIN
     checkpoint_every: int = 1
     min_clients: int | None = None
     transcript: bool = False  # keep every message, for an audit
     privacy: Mapping[str, Any] = field(default_factory=dict)
     secure: Mapping[str, Any] = field(default_factory=dict)
-    held_out: Mapping[str, str] = field(default_factory=dict)  # further rows of each view
+    held_out: Mapping[str, Any] = field(default_factory=dict)  # further rows of each view
     timeout: float | None = None  # in a federation: seconds in which a site must answer
     table: str | None = None  # in a federation: which of the sites' tables
+    ready: Mapping[str, Preparation] = field(default_factory=dict, compare=False)  # by client, once it is agreed on
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        return self.preparation.columns
+
+    @property
+    def id(self) -> str | None:
+        return self.preparation.id
+
+    @property
+    def label(self) -> str | None:
+        return self.preparation.label
 
     def options(self) -> dict[str, Any]:
         """The parameters as the estimator's constructor takes them."""
@@ -121,23 +128,32 @@ class Job:
             options["secure"] = Secure(self.secure.get("threshold"))
         return options
 
-    def open(self, name: str, held_out: bool = False) -> tuple[Table, dict[str, Array]]:
-        """The features of a client, and its columns of ids and labels (which not every view has)."""
-        from fedspan.federation.columns import open_apart
+    def prepared(self, ledger: Ledger | None = None, engine: Any = None) -> Job:
+        """With all that the clients must agree on before their tables can be opened: see `estimators/prepare.py`."""
+        from fedspan.estimators.prepare import agree, alone
 
-        if held_out:
-            return open_apart(self.held_out[name], maybe=[c for c in (self.id, self.label) if c is not None])
+        if TASKS[self.task].over == "views":
+            return replace(self, ready=alone(self.clients, self.preparation))
+        options = self.options()
+        done = agree(
+            self.clients, self.preparation, private="privacy" in options, secure=options.get("secure"), engine=engine,
+            ledger=ledger,
+        )  # fmt: skip
+        return replace(self, ready=dict.fromkeys(self.clients, done))
 
-        named = [column for column in (self.id, self.label) if column is not None]
-        needed = [c for c in named if c == self.id or TASKS[self.task].over == "clients"]
-        return open_apart(self.clients[name], self.columns, needed, [c for c in named if c not in needed])
+    def open(self, name: str, held_out: bool = False) -> Table:
+        """The table of a client, with its ids and labels."""
+        from fedspan.federation.clients import opened
 
-    def sources(self) -> dict[str, Callable[[], Table]]:
+        sources = self.sources()
+        return opened(name, replace(sources[name], source=self.held_out[name]) if held_out else sources[name])
+
+    def sources(self) -> dict[str, Prepared]:
         """What opens each client's table, when it is needed."""
-        return {name: partial(self._table, name) for name in self.clients}
+        from fedspan.federation.data import Prepared
 
-    def _table(self, name: str) -> Table:
-        return self.open(name)[0]
+        ready = self.ready or self.prepared().ready
+        return {name: Prepared(source, ready[name]) for name, source in self.clients.items()}
 
     def resolved(self) -> Job:
         """With every default written out and a seed drawn if there is none: what a resumed run must repeat."""
@@ -150,7 +166,6 @@ class Job:
 
     def to_toml(self) -> str:
         """The job as a file that `load` understands."""
-        data = {"table": self.table, "columns": self.columns, "id": self.id, "label": self.label}
         tables = {
             "job": {"task": self.task, **self.parameters},
             "run": {
@@ -161,7 +176,7 @@ class Job:
             },
             "privacy": self.privacy,
             "secure": self.secure,
-            "data": data,
+            "data": {"table": self.table, **job_data.written_back(self.preparation)},
             f"data.{TASKS[self.task].over}": self.clients,
             "data.held_out": self.held_out,
         }
@@ -196,7 +211,7 @@ def parse(tree: dict[str, Any], beside: Path) -> Job:
     checked = {table: _table(task, table, value) for table, value in tree.items()}
     job, data, run = (checked.get(table, {}) for table in ("job", "data", "run"))
     job.pop("task")
-    _check_data(task, data)
+    job_data.check(task, data)
     if "min_clients" in run and "min_clients" not in inspect.signature(estimator(task).fit).parameters:
         raise InputError(f"run.min_clients is not for task {task!r}, which needs every client; leave it out")
     check_choice(task, job)
@@ -209,20 +224,17 @@ def parse(tree: dict[str, Any], beside: Path) -> Job:
         _privacy(privacy)
     if "threshold" in secure and not secure.get("enabled"):
         raise InputError("secure.threshold needs secure.enabled = true, got none; write it, or leave the threshold out")
-    columns = data.get("columns")
     return Job(
         task,
         job,
-        _clients(data[TASKS[task].over], beside),
-        None if columns is None else tuple(columns),
-        data.get("id"),
-        data.get("label"),
+        job_data.places(data[TASKS[task].over], beside),
+        job_data.preparation(task, data),
         run.get("checkpoint_every", 1),
         run.get("min_clients"),
         run.get("transcript", False),
         privacy,
         secure,
-        _held_out(task, job, data, beside),
+        job_data.held_out(task, job, data, beside),
         run.get("timeout"),
         data.get("table"),
     )
@@ -238,21 +250,6 @@ def _task(tree: Mapping[str, Any]) -> str:
         hint = nearest(str(task), TASKS) if task else 'write task = "pca" in [job]'
         raise InputError(f"need a task in job.task, got {task!r}; {hint}")
     return task
-
-
-def _check_data(task: str, data: Mapping[str, Any]) -> None:
-    """Who holds what, and what is to be learned, as this task needs it."""
-    over = TASKS[task].over
-    other = "views" if over == "clients" else "clients"
-    if other in data:
-        tasks = " and ".join(name for name, t in TASKS.items() if t.over == other)
-        raise InputError(f"data.{other} are for {tasks}; task {task!r} needs data.{over}")
-    if over not in data:
-        raise InputError(f"need data.{over}, got none; list one file per client, or a table name = path")
-    if TASKS[task].learns_label and "label" not in data:
-        raise InputError("need data.label, got none; name the column that holds the classes to learn")
-    if over == "views" and "columns" in data:
-        raise InputError("data.columns is for clients with the same columns, and views have their own; leave it out")
 
 
 def _table(task: str, table: str, value: Any) -> dict[str, Any]:
@@ -275,10 +272,8 @@ def _value(table: str, key: str, value: Any, known: Mapping[str, tuple[type, ...
     kinds = known[key]
     if type(value) is int and float in kinds and int not in kinds:
         value = float(value)
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    if where == "job.participation":  # its values are numbers, and checked by Participation itself
-        inside = ()
-    if type(value) not in kinds or not all(isinstance(item, str) for item in inside):
+    # The values of job.participation are numbers, and checked by Participation itself.
+    if type(value) not in kinds or (table == "data" and not job_data.items_fit(key, value)):
         need = _SAYS_OF.get(where) or " or ".join(_SAYS[kind] for kind in kinds if kind in _SAYS)
         raise InputError(f"need {where} to be {need}, got {value!r}")
     if where in _LEAST and value < _LEAST[where]:
@@ -312,28 +307,3 @@ def _privacy(table: Mapping[str, Any]) -> RowDP:
         return RowDP(**table)
     except InputError as error:
         raise InputError(f"[privacy]: {error}") from None
-
-
-def _held_out(task: str, job: Mapping[str, Any], data: Mapping[str, Any], beside: Path) -> dict[str, str]:
-    """Rows that are looked at while GCCA learns, one file per view: in the order of the views, or by their names."""
-    if "held_out" in data and task != "gcca":
-        raise InputError(f"data.held_out is for gcca, not for task {task!r}; leave it out")
-    if ("held_out" in data) != ("patience" in job):
-        need, got = ("job.patience", "data.held_out") if "held_out" in data else ("data.held_out", "job.patience")
-        raise InputError(f"need {need} beside {got}: rounds without a better alignment of the rows held out")
-    if "held_out" not in data:
-        return {}
-    views, given = _clients(data["views"], beside), data["held_out"]
-    if len(given) != len(views) or (isinstance(given, dict) and set(given) != set(views)):
-        raise InputError(f"need data.held_out for each of the {len(views)} views, got {len(given)}")
-    return _clients(given if isinstance(given, dict) else dict(zip(views, given, strict=True)), beside)
-
-
-def _clients(given: list[str] | dict[str, str], beside: Path) -> dict[str, str]:
-    """Absolute paths by client name; those of a list are named by their files if that tells them apart."""
-    from fedspan.federation.clients import named
-
-    if isinstance(given, list):
-        stems = [Path(path).stem for path in given]
-        given = dict(zip(stems, given, strict=True)) if len(set(stems)) == len(stems) else named(given)
-    return {name: path if "://" in path else str(beside / path) for name, path in named(given).items()}

@@ -6,6 +6,7 @@ import json
 import secrets
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def order_of(job: Job, run: str) -> Order:
         raise InputError("privacy.budgets and privacy.simulate are for one process; in a federation leave them out")
     if job.held_out or job.transcript:
         raise InputError("data.held_out and transcripts are for one process; the sites' own files name held-out rows")
-    table = {"name": job.table, "columns": list(job.columns) if job.columns else None, "id": job.id, "label": job.label}
+    table = {"name": job.table, "preparation": asdict(job.preparation)}
     return Order(
         run, task.estimator, dict(job.parameters), table=table, privacy=dict(job.privacy),
         secure=dict(job.secure) or None, sums="secure" in task.protected_by, min_clients=job.min_clients,

@@ -92,6 +92,11 @@ _VERTICAL = {
     "backward": "the gradient of its own part of the parameters, summed over a batch",
     "backward_in_place": "the gradient of its own part of the parameters, summed over a batch",
 }
+_COLUMNS = {  # asked before any of them
+    "describe_columns": "the names and units of its columns",
+    "list_categories": "the categories that it has seen in the columns of categories",
+    "add_up_columns": "its column sums and numbers of values that are not missing",
+}
 _FAMILY = {
     **dict.fromkeys(("personalauto", "personaleigen", "personalpaper", "perpca"), _PERSONAL),
     **dict.fromkeys(("maxvarkrylov", "altmaxvar", "cutemaxvar", "mvlsa"), _VIEWS),
@@ -122,7 +127,8 @@ def solver_name(ledger: Ledger, otherwise: str = "") -> str:
 
 def shown(ledger: Ledger, task: str) -> str:
     """What that task's answers show, in words; nothing if they are empty."""
-    return _FAMILY.get(solver_name(ledger), _ROWS).get(task, f"the arrays of the task {task!r}")
+    words = {**_FAMILY.get(solver_name(ledger), _ROWS), **_COLUMNS}
+    return words.get(task, f"the arrays of the task {task!r}")
 
 
 def privacy(ledger: Ledger, job: str = "") -> str:

@@ -97,10 +97,10 @@ def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
         raise InputError(f"{key}: all clients are in this process; it is for federations, leave it out or add --on")
     ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
     model = estimator(job.task)(**job.options(), checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
-    if job.transcript:
-        model.set_params(engine=partial(InProcess, transcript=folder.transcript))
+    engine = partial(InProcess, transcript=folder.transcript) if job.transcript else None
+    model.set_params(engine=engine)
     task = TASKS[job.task]
-    given, options = task.arguments(job)
+    given, options = task.arguments(job.prepared(ledger, engine))
     if job.min_clients is not None:
         options["min_clients"] = job.min_clients
     told: dict[str, None] = {}

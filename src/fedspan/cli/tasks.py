@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedspan.errors import InputError, nearest
-from fedspan.federation.columns import as_labels, first_difference
+from fedspan.federation.columns import first_difference
 
 if TYPE_CHECKING:
     from fedspan.cli.job import Job
@@ -21,48 +23,29 @@ def _clients(job: Job) -> Arguments:
 
 
 def _views(job: Job) -> Arguments:
-    """The ids, if a column holds them, go to the estimator, which compares the clients' digests of them."""
-    more: dict[str, Any] = {}
-    if job.id:
-        more["ids"] = {name: _column(job, name, job.id) for name in job.clients}
-    if job.held_out:
-        more["held_out"] = {name: _opened(job, name, held_out=True)[0] for name in job.held_out}
+    """The ids, if a column holds them, are read with the rows; the estimator compares the clients' digests of them."""
+    more = {"held_out": {name: job.open(name, held_out=True) for name in job.held_out}} if job.held_out else {}
     return (job.sources(),), more
 
 
 def _labelled(job: Job) -> Arguments:
-    return (job.sources(), {name: _labels(name, _column(job, name, job.label)) for name in job.clients}), {}
+    """Rows and labels from one reading of each table."""
+    tables = {name: job.open(name) for name in job.clients}
+    held = {name: replace(source, source=tables[name]) for name, source in job.sources().items()}
+    return (held, {name: table.labels for name, table in tables.items()}), {}
 
 
 def _views_labelled(job: Job) -> Arguments:
     """The label is in one view or in several that agree; all clients know it, as in the paper."""
-    opened = {name: _opened(job, name) for name in job.clients}
-    if job.id and (where := first_difference({name: apart[str(job.id)] for name, (_, apart) in opened.items()})):
+    tables = {name: job.open(name) for name in job.clients}
+    if job.id and (where := first_difference({name: np.asarray(table.ids) for name, table in tables.items()})):
         raise InputError(f"need the same rows in the same order in all views, {where} (column {job.id!r})")
-    labels = {name: apart[str(job.label)] for name, (_, apart) in opened.items() if job.label in apart}
+    labels = {name: table.labels for name, table in tables.items() if table.labels is not None}
     if not labels:
         raise InputError(f"need the column {job.label!r} (data.label) in one of the views, none has it")
     if where := first_difference(labels):
         raise InputError(f"need one label for each row, the views disagree: {where} (column {job.label!r})")
-    return ({name: table for name, (table, _) in opened.items()}, _labels(*next(iter(labels.items())))), {}
-
-
-def _opened(job: Job, name: str, held_out: bool = False) -> Any:
-    try:
-        return job.open(name, held_out)
-    except InputError as error:
-        raise type(error)(f"client {name!r}: {error}") from error
-
-
-def _labels(name: str, column: Any) -> Any:
-    try:
-        return as_labels(column)
-    except InputError as error:
-        raise InputError(f"client {name!r}: {error}") from None
-
-
-def _column(job: Job, name: str, column: str | None) -> Any:
-    return _opened(job, name)[1][str(column)]
+    return (tables, next(iter(labels.values()))), {}
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,12 @@ _FOR_EXAMPLE: dict[str, Any] = {
     "local_steps": 4, "bits": 8, "participation": {"fraction": 0.1}, "random_state": 0, "batch_size": 100,
     "patience": 10, "step": "safe", "clip": 5.0, "cost_limit": 0.3, "class_weight": "balanced", "first_bits": 8,
 }  # fmt: skip
-_FILES = '.csv, .npy, .npz, .parquet or .feather, beside this file; or a table: { north = "a.csv" }'
+_FILES = '.csv, .parquet, .feather, .npy, .npz or .svm, beside this file; or a table: { north = "a.csv" }'
+_QUERY = '# Of a database: { clinic = { url = "postgresql://user@host/db", query = "SELECT …" } }, or table = "…"'
+_PREPARED = (
+    '# categories = ["sex"]  # columns of words, as features of 0 and 1; the clients agree on the words',
+    '# missing = "refuse"  # gaps: or "mean" (over all clients){drop}',
+)
 _PROTECTION = {
     "privacy": """
 # [privacy]  # differential privacy of single rows; default: none
@@ -131,16 +136,19 @@ def _data(task: str) -> list[str]:
     what = TASKS[task]
     label = "the column (of an .npz file: the array) with the classes to learn"
     if what.over == "views":
-        lines = [f"# One file per client, with the same rows in the same order: {_FILES}", 'views = ["a.csv", "b.csv"]']
+        files = f"# One file per client, with the same rows in the same order: {_FILES}"
+        lines = [files, _QUERY, 'views = ["a.csv", "b.csv"]']
         lines.append('# id = "person"  # a column of ids that every file has: the clients\' orders are compared by it')
         if what.learns_label:
             label += ", in at least one of the files"
         else:
             lines.append('# held_out = ["a2.csv", "b2.csv"]  # other common rows of each view, for patience')
     else:
-        lines = [f"# One file per client: {_FILES}", 'clients = ["a.csv", "b.csv"]']
+        lines = [f"# One file per client: {_FILES}", _QUERY, 'clients = ["a.csv", "b.csv"]']
         lines.append('# columns = ["age", "pulse"]  # the features; default: all columns')
         lines.append('# id = "person"  # a column that is no feature: left out')
+    drop = "" if what.over == "views" else ', or "drop" (the row)'
+    lines += [line.format(drop=drop) for line in _PREPARED]
     if what.learns_label:
         return [*lines, f'label = "y"  # {label}']
     return [*lines, '# label = "y"  # a column that is no feature: left out']

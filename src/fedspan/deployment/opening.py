@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 import fedspan.algorithms as algorithms
+from fedspan.algorithms.columns import AgreeOnColumns
 from fedspan.channel.recipe import channel_from, recipes_of
 from fedspan.channel.stage import Channel
 from fedspan.checkpoint import build, flatten, unflatten
 from fedspan.errors import CheckpointError, FedspanError, ProtocolError, nearest
+from fedspan.federation.preparation import PLAIN, Preparation
 from fedspan.privacy.plan import Plan
 from fedspan.protocol import Server
 
-NAMES = tuple(
-    name for name in algorithms.__all__ if isinstance(getattr(algorithms, name), type)
-    and hasattr(getattr(algorithms, name), "client")
-)  # fmt: skip
+KNOWN: dict[str, Any] = {
+    name: kind for name in algorithms.__all__ if hasattr(kind := getattr(algorithms, name), "client")
+} | {"AgreeOnColumns": AgreeOnColumns}
+NAMES = tuple(KNOWN)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def algorithm_from(name: Any, skeleton: Any) -> Server[Any]:
     """An algorithm of this package, by its name and the values of its fields."""
     if name not in NAMES:
         raise ProtocolError(f"need an algorithm of fedspan, got {name!r}; {nearest(str(name), NAMES)}")
-    kind = getattr(algorithms, name)
+    kind = KNOWN[name]
     values = unflatten(skeleton, {})
     default = {f.name: f.default for f in fields(kind) if f.name not in values and f.default is not MISSING}
     rebuilt: Server[Any] = build(kind, {**default, **values})
@@ -101,6 +103,14 @@ def _identifier(name: Any) -> str:
     return name
 
 
-def resumed(opening: Opening, after: int) -> Opening:
-    """The same, from that round on."""
-    return replace(opening, after=after)
+def preparation_from(tree: Any) -> Preparation:
+    """How a job wants the columns to be made, in plain data."""
+    if tree is None:
+        return PLAIN
+    try:
+        columns = None if tree["columns"] is None else tuple(map(str, tree["columns"]))
+        words = {str(name): tuple(map(str, given)) for name, given in tree["categories"].items()}
+        fill = {str(name): float(value) for name, value in tree["fill"].items()}
+        return Preparation(**{**tree, "columns": columns, "categories": words, "fill": fill})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"need the preparation of columns, got something else ({error})") from None

@@ -11,17 +11,18 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import fedspan
 from fedspan.channel.recipe import channel_from
 from fedspan.checkpoint import Checkpoint, save_tree
-from fedspan.deployment.opening import algorithm_from
+from fedspan.deployment.opening import algorithm_from, preparation_from
 from fedspan.deployment.remote import RemoteEngine, Transport, handshake
 from fedspan.engines.serve import explain
 from fedspan.errors import ClientError, InputError, ProtocolError
+from fedspan.estimators.prepare import agree
 from fedspan.federation.participation import Participation
 from fedspan.federation.remote import RemoteTable
 from fedspan.files import write_whole
@@ -124,21 +125,22 @@ class Desk:
 
     def _fit(self, order: Order, engine: RemoteEngine, ledger: Ledger, checkpoint: Checkpoint, place: Path) -> None:
         name = str(order.estimator)
-        asked = {
-            "fedspan": fedspan.__version__,
-            "table": dict(order.table),
-            "labels": name in LABELLED,
-        }
-        tables = handshake(
-            self.transport, self.sites, asked, timeout=order.timeout, same_columns=name not in VIEWS
-        )  # fmt: skip
         secure = order.secured(len(self.sites))
+        draft = preparation_from(order.table.get("preparation"))
+        engine.where = {**order.table, "alone": name in VIEWS}
+        done = draft
+        if name not in VIEWS:  # what views have is their own
+            names = {site: site for site in self.sites}
+            done = agree(names, draft, private=bool(order.privacy), secure=secure, engine=engine, ledger=ledger)
+            engine.where = {**engine.where, "preparation": asdict(done)}
+        asked = {"fedspan": fedspan.__version__, "table": engine.where, "labels": name in LABELLED}
+        tables = handshake(self.transport, self.sites, asked, timeout=order.timeout, same_columns=name not in VIEWS)
+        tables = {site: replace(table, preparation=done) for site, table in tables.items()}
         said = ", ".join(f"{site} {table.rows} rows" for site, table in tables.items())
         ledger.add(Note(f"handshake: {next(iter(tables.values())).n_features} features; {said}"))
         options = dict(order.parameters)
         if options.get("participation"):
             options["participation"] = Participation(**options["participation"])
-        engine.where = order.table
         model = getattr(fedspan, name)(
             **options,
             privacy=RowDP(**order.privacy) if order.privacy else None,

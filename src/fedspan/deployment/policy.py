@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fedspan.deployment.opening import NAMES, Opening
 from fedspan.errors import InputError, PrivacyError, ProtocolError, nearest
+from fedspan.federation.preparation import Preparation
 from fedspan.privacy.budget import Budget
 
 FILE = "fedspan.toml"
@@ -30,6 +31,15 @@ class SiteTable:
     secret: str = ""  # keys the digests of ids; the sites share it, and the server does not have it
     held_out: str | None = None  # further rows of the same columns
     network: str | None = None  # for deep GCCA: module:function of the site's own, which makes its network
+
+    def prepared(self, asked: Preparation) -> Preparation:
+        """How its columns are made for a job: only of those that are open to jobs."""
+        id, label, columns = asked.id or self.id, asked.label or self.label, asked.columns or self.columns
+        if self.columns is not None:
+            closed = [name for name in columns or () if name not in (*self.columns, self.id, self.label)]
+            if closed:
+                raise InputError(f"the column {closed[0]!r} is not open to jobs here")
+        return replace(asked, id=id, label=label, columns=columns)
 
 
 @dataclass(frozen=True)
@@ -88,12 +98,7 @@ class Policy:
         name = asked.get("name") or "default"
         if name not in self.tables:
             raise InputError(f"there is no table {name!r} here; a job names one of: {', '.join(self.tables)}")
-        table, columns = self.tables[name], asked.get("columns")
-        if columns is not None and table.columns is not None:
-            closed = [column for column in columns if column not in table.columns]
-            if closed:
-                raise InputError(f"the column {closed[0]!r} of table {name!r} is not open to jobs")
-        return table
+        return self.tables[name]
 
     def check(self, opening: Opening, name: str, released: Mapping[str, int] | None = None) -> Budget | None:
         """The budget to charge, if the run is protected as this site demands; else a refusal with its reason.

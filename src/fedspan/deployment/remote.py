@@ -285,6 +285,10 @@ def _difference(first: str, ours: Mapping[str, Any], site: str, theirs: Mapping[
             f"need {ours['n_features']} features as at site {first!r}, got {theirs['n_features']} (site {site!r}); "
             "give all sites the same columns"
         )
+    for column, unit in ours.get("units", {}).items():
+        if theirs.get("units", {}).get(column, unit) != unit:
+            has = theirs["units"][column]
+            return f"need column {column!r} in {unit!r} as at site {first!r}, got {has!r} (site {site!r}); convert it"
     for a, b in zip(ours["names"] or (), theirs["names"] or (), strict=False):
         if a != b:
             at = ours["names"].index(a)

@@ -9,6 +9,7 @@ import json
 import logging
 import platform
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -23,12 +24,13 @@ from fedspan.algorithms.deep_maxvar import DeepView
 from fedspan.algorithms.entities import Entities
 from fedspan.channel import wire
 from fedspan.checkpoint import load_tree, save_tree
-from fedspan.deployment.opening import Opening
+from fedspan.deployment.opening import Opening, preparation_from
 from fedspan.deployment.policy import Policy, SiteTable
 from fedspan.engines.serve import Site, explain
 from fedspan.errors import InputError, ProtocolError
-from fedspan.federation.columns import as_labels, open_apart
-from fedspan.federation.data import Table
+from fedspan.estimators.prepare import alone
+from fedspan.federation.data import Table, open_source
+from fedspan.federation.survey import TableSurvey
 from fedspan.privacy.budget import Budget
 from fedspan.privacy.guard import Guard
 from fedspan.privacy.masking import Party
@@ -91,17 +93,17 @@ class Station:
                 "install the same version"
             )
         site_table = policy.table(asked["table"])
-        table, apart = opened(site_table, asked["table"])
+        table = opened(site_table, asked["table"], in_batches=True)
         names = list(table.names) if table.names is not None else None
         told |= {
             "n_features": int(table.X.shape[1]),
-            "digest": schema_digest(names, int(table.X.shape[1])),
+            "digest": schema_digest(names, int(table.X.shape[1]), dict(table.units)),
+            "units": dict(table.units) if policy.names else {},
             "names": names if policy.names else None,
             "rows": int(table.X.shape[0]) if policy.rows else 0,
         }
-        label = asked["table"].get("label") or site_table.label
-        if asked.get("labels") and label:
-            values, counts = np.unique(as_labels(apart[label]), return_counts=True)
+        if asked.get("labels") and table.labels is not None:
+            values, counts = np.unique(table.labels, return_counts=True)
             told["labels"] = [values.tolist(), counts.tolist() if policy.rows else [0] * len(counts)]
         return told
 
@@ -175,29 +177,31 @@ class _Run:
         return wire.encode(reply)
 
 
-def opened(table: SiteTable, asked: Mapping[str, Any]) -> tuple[Table, dict[str, Array]]:
-    """The site's table as a job may see it, and its columns of ids and labels apart."""
-    names = [name for name in (asked.get("id") or table.id, asked.get("label") or table.label) if name]
-    return open_apart(table.path, asked.get("columns") or table.columns, names)
+def opened(table: SiteTable, asked: Mapping[str, Any], *, in_batches: bool = False) -> Table:
+    """The site's table as a job may see it. Views settle by themselves what concerns their own columns."""
+    draft = table.prepared(preparation_from(asked.get("preparation")))
+    if asked.get("alone") and not draft.trivial:
+        draft = alone({"here": table.path}, draft, strict=False)["here"]
+    return open_source(table.path, draft, in_batches)
 
 
 def client_data(table: SiteTable, opening: Opening) -> Any:
     """What the algorithm's client is made of."""
     asked, told, needs = opening.table, opening.told, opening.algorithm.client.needs
-    rows, apart = opened(table, asked)
-    ids = apart.get(asked.get("id") or table.id or "")
+    if needs == "survey":
+        return TableSurvey(table.path, table.prepared(preparation_from(asked.get("preparation"))))
+    rows = opened(table, asked, in_batches=needs == "rows")
     if needs == "labelled":
-        label = asked.get("label") or table.label
-        if label is None:
+        if rows.labels is None:
             raise InputError("need a column of labels; name it in data.label, or in the site's table")
-        codes = _codes(as_labels(apart[label]), told["labels"])
+        codes = _codes(rows.labels, told["labels"])
         weights = told.get("weights")
         return (rows.X, codes) if weights is None else (rows.X, codes, np.array(weights, dtype=np.float64)[codes])
     if needs == "entities":
-        held = open_apart(table.held_out, table.columns, maybe=list(apart))[0].X if table.held_out else None
-        return Entities(rows.X, ids, table.secret, held)
+        held = opened(replace(table, path=table.held_out), asked).X if table.held_out else None
+        return Entities(rows.X, rows.ids, table.secret, held)
     if needs == "network":
-        return DeepView(rows.X, _network(table), ids=ids, secret=table.secret)
+        return DeepView(rows.X, _network(table), ids=rows.ids, secret=table.secret)
     return rows.X
 
 
@@ -217,9 +221,9 @@ def _network(table: SiteTable) -> Any:
     return getattr(import_module(module), function)
 
 
-def schema_digest(names: list[str] | None, n_features: int) -> str:
-    """One digest of the columns' names and their order."""
-    return blake2b(json.dumps([names, n_features]).encode(), digest_size=16).hexdigest()
+def schema_digest(names: list[str] | None, n_features: int, units: Mapping[str, str]) -> str:
+    """One digest of the columns' names, their order and their units."""
+    return blake2b(json.dumps([names, n_features, sorted(units.items())]).encode(), digest_size=16).hexdigest()
 
 
 def versions() -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca
 from fedspan.algorithms.torch_model import TorchModel, TorchRows
@@ -20,6 +20,7 @@ from fedspan.errors import InputError, nearest
 from fedspan.estimators.labels import encode, matched, row_weights, told_labels
 from fedspan.estimators.launch import launch, secure_from, seed_from, sharing, whole
 from fedspan.estimators.model import load_model, save_model
+from fedspan.estimators.prepare import as_fitted
 from fedspan.federation.clients import open_clients
 from fedspan.federation.participation import Participation
 from fedspan.federation.remote import is_remote
@@ -158,6 +159,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             privacy=plan, secure=secure_from(self.secure),
         )  # fmt: skip
         self.n_features_in_ = schema.n_features
+        self.preparation_ = schema.preparation
         if schema.names is not None:
             self.feature_names_in_ = np.array(schema.names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
@@ -198,7 +200,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, (n, L)."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        X = as_fitted(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
         return self._net(self.labels_).proba(self.coef_, X)
 
     def predict(self, X: Any) -> Array:

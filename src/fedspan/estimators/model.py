@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from fedspan.checkpoint import load_tree, save_tree
+from fedspan.checkpoint import build, load_tree, save_tree
 from fedspan.errors import FedspanError, InputError
+from fedspan.federation.preparation import Preparation
 
 M = TypeVar("M")
 
@@ -23,6 +24,7 @@ def save_model(model: Any, path: str | os.PathLike[str], learned: Sequence[str])
     values: dict[str, Any] = {name: getattr(model, name) for name in learned}
     names = getattr(model, "feature_names_in_", None)
     values["feature_names_in_"] = None if names is None else [str(name) for name in names]
+    values["preparation_"] = getattr(model, "preparation_", None)
     save_tree(path, "model", {"estimator": type(model).__name__, "params": plain, "learned": values})
 
 
@@ -36,7 +38,9 @@ def load_model(cls: type[M], path: str | os.PathLike[str], **more: Any) -> M:
     except TypeError as error:
         raise FedspanError(f"{path} was written by another version of fedspan: {error}") from None
     for name, value in tree["learned"].items():
-        if name != "feature_names_in_":
+        if name == "preparation_":
+            setattr(model, name, build(Preparation | None, value))
+        elif name != "feature_names_in_":
             setattr(model, name, value)
         elif value is not None:
             model.feature_names_in_ = np.array(value, dtype=object)  # type: ignore[attr-defined]

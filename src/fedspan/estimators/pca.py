@@ -11,12 +11,13 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from fedspan.algorithms import Prior
 from fedspan.errors import InputError
 from fedspan.estimators.launch import seed_from
 from fedspan.estimators.model import load_model, save_model
+from fedspan.estimators.prepare import as_fitted
 from fedspan.estimators.spectral import Request, solve
 from fedspan.federation.participation import Participation
 from fedspan.ledger import Ledger
@@ -152,6 +153,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.mean_, self.scale_ = moments.mean, moments.scale
         self.basis_, self.basis_variance_ratio_ = _basis(state, Z, theta)
         self.n_features_in_ = d
+        self.preparation_ = schema.preparation
         if schema.names is not None:
             self.feature_names_in_ = np.array(schema.names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
@@ -200,7 +202,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def transform(self, X: Any) -> Any:
         """Coordinates of rows in the components, (n, k). Sparse rows stay sparse."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        X = as_fitted(self, X, accept_sparse="csr", dtype=np.float64)
         W = self.components_.T / self.scale_[:, None]
         return (X @ W if sp.issparse(X) else (X - self.mean_) @ W) - (self.mean_ @ W if sp.issparse(X) else 0.0)
 
@@ -218,7 +220,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if self.noise_variance_ <= 0:
             raise InputError("need a positive noise variance for a likelihood; use fewer components than features")
         Z = self.transform(X)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        X = as_fitted(self, X, accept_sparse="csr", dtype=np.float64)
         rest = _square_distances(X, self.mean_, self.scale_) - (Z**2).sum(axis=1)
         d, k, noise = self.n_features_in_, len(self.components_), self.noise_variance_
         logdet = np.log(self.explained_variance_).sum() + (d - k) * np.log(noise) + 2 * np.log(self.scale_).sum()

@@ -149,6 +149,7 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
         )  # fmt: skip
         state: PersonalState = result.state
         self._learn(solver, state)
+        self.preparation_ = schema.preparation
         if schema.names is not None:
             self.feature_names_in_ = np.array(schema.names, dtype=object)
         elif hasattr(self, "feature_names_in_"):

@@ -160,7 +160,7 @@ def solve(
     min_clients: int | None,
 ) -> tuple[Result[Any], Schema]:
     """Check, choose, run."""
-    data, schema = open_clients(clients)
+    data, schema = open_clients(clients, in_batches=True)
     request = checked(request, schema)
     chosen, plan, notes = None, None, []
     solver: Server[Any]

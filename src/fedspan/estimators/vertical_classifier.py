@@ -18,9 +18,8 @@ from fedspan.estimators.classifier import LEARNED, configured, take
 from fedspan.estimators.labels import encode, row_weights, told_labels
 from fedspan.estimators.launch import launch, secure_from, seed_from, whole
 from fedspan.estimators.model import load_model, save_model
-from fedspan.federation.clients import named
-from fedspan.federation.data import open_table
-from fedspan.federation.remote import RemoteTable, is_remote
+from fedspan.federation.clients import named, opened
+from fedspan.federation.remote import is_remote
 from fedspan.ledger import Ledger
 from fedspan.numerics.swish import Swish
 from fedspan.protocol import Array
@@ -173,11 +172,5 @@ def _open(views: Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], dic
     """The views by client id, in the order of the ids, and how many features each has."""
     if isinstance(views, np.ndarray | str) or not isinstance(views, Mapping | Sequence):
         raise InputError(f"need a list or mapping with one view per client, got one {type(views).__name__}")
-    data = {}
-    for name, source in sorted(named(views).items()):
-        try:
-            table = source if isinstance(source, RemoteTable) else open_table(source() if callable(source) else source)
-            data[name] = table.X
-        except InputError as error:
-            raise type(error)(f"client {name!r}: {error}") from error
+    data = {name: opened(name, source).X for name, source in sorted(named(views).items())}
     return data, {name: int(X.shape[1]) for name, X in data.items()}

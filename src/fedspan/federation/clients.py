@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from fedspan.errors import InputError
-from fedspan.federation.data import Table, open_table
+from fedspan.federation.batches import Batched, Table
+from fedspan.federation.data import Prepared, open_table
 from fedspan.federation.remote import RemoteTable
 from fedspan.federation.schema import Schema, agreed_schema
+
+_KEPT = 1 << 28  # bytes of opened files that are held from the first look on; further ones are opened again
 
 
 def named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
@@ -30,32 +33,50 @@ def named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     return out
 
 
-def open_clients(clients: Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], Schema]:
-    """The clients' data by id (files stay closed until they are needed), and the schema that they agree on."""
+def opened(name: str, source: Any, in_batches: bool = False) -> Table:
+    """The table of one client; what is wrong with it is said with the client's name."""
+    if isinstance(source, RemoteTable):
+        return source  # type: ignore[return-value]  # it stands for one
+    try:
+        return open_table(source, in_batches)
+    except InputError as error:
+        raise type(error)(f"client {name!r}: {error}") from error
+
+
+def open_clients(clients: Mapping[str, Any] | Sequence[Any], in_batches: bool = False) -> tuple[dict[str, Any], Schema]:
+    """The clients' data by id, and the schema that they agree on.
+
+    Files are read once as long as they are small together; larger ones are closed again until they are needed. With
+    `in_batches`, what is too large for memory is not held at all.
+    """
     if isinstance(clients, np.ndarray | str) or not isinstance(clients, Mapping | Sequence):
         raise InputError(
             f"need a list or mapping with one entry per client, got one {type(clients).__name__}; "
             "for a single client write fit([X])"
         )
     kept: dict[str, Any] = {}
+    given = sorted(named(clients).items())
 
     def tables() -> Iterator[tuple[str, Table]]:
-        for name, source in sorted(named(clients).items()):
-            try:
-                table = _open(source)
-            except InputError as error:
-                raise type(error)(f"client {name!r}: {error}") from error
-            lazy = callable(source) or isinstance(source, str) or hasattr(source, "__fspath__")
-            kept[name] = partial(_matrix, source) if lazy else table.X
+        room = _KEPT
+        for name, source in given:
+            table = opened(name, source, in_batches)
+            room -= _held(source, table.X)
+            kept[name] = table.X if room >= 0 else partial(_matrix, source, in_batches)
             yield name, table
 
-    schema = agreed_schema(tables())
-    return kept, schema
+    ways = [source.preparation for _, source in given if isinstance(source, Prepared | RemoteTable)]
+    how = [way for way in ways if way is not None and not way.trivial]
+    return kept, agreed_schema(tables(), how[0] if how else None)
 
 
-def _open(source: Any) -> Any:
-    return source if isinstance(source, RemoteTable) else open_table(source() if callable(source) else source)
+def _held(source: Any, X: Any) -> int:
+    """How much memory is taken by holding rows that could be read again."""
+    lazy = callable(source) or isinstance(source, str | Mapping) or hasattr(source, "__fspath__")
+    if not lazy or isinstance(X, Batched | np.memmap):
+        return 0
+    return int(X.nbytes if isinstance(X, np.ndarray) else X.data.nbytes + X.indices.nbytes)
 
 
-def _matrix(source: Any) -> Any:
-    return _open(source).X
+def _matrix(source: Any, in_batches: bool) -> Any:
+    return open_table(source, in_batches).X

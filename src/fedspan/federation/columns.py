@@ -1,99 +1,44 @@
-"""A file's columns of numbers, and apart from them the columns that are something else: ids, labels (text or numbers).
-
-In an .npz file they are arrays of their own beside X.
-"""
+"""The columns that are no features: ids and labels."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fedspan.errors import InputError, MissingExtraError
-from fedspan.federation.data import Table, open_table
+from fedspan.errors import InputError
 from fedspan.protocol import Array
 
-_ARROW = {".parquet": "parquet", ".feather": "feather", ".arrow": "feather"}
 
-
-def open_apart(
-    address: str, columns: Sequence[str] | None = None, apart: Sequence[str] = (), maybe: Sequence[str] = ()
-) -> tuple[Table, dict[str, Array]]:
-    """The table without the columns `apart` (which must be there) and `maybe` (which need not), and these by name."""
-    kind = Path(address).suffix.lower()
-    if not (apart or maybe) or "://" in address or not Path(address).is_file():
-        return open_table(address, columns), {}
-    if kind == ".csv":
-        return _from_csv(Path(address), columns, apart, maybe)
-    if kind == ".npz":
-        with np.load(address, allow_pickle=False) as z:
-            names = _found(z.files, apart, maybe, "array")
-            return open_table(address, columns), {name: z[name] for name in names}
-    if kind in _ARROW:
-        try:
-            from pyarrow import dataset
-        except ImportError:
-            raise MissingExtraError(f"reading {kind} files", "data") from None
-        whole = dataset.dataset(address, format=_ARROW[kind]).to_table()
-        names = _found(whole.column_names, apart, maybe, "column")
-        values = {name: np.array(whole.column(name).to_pylist()) for name in names}
-        return open_table(whole.drop_columns(names), columns), values
-    return open_table(address, columns, drop=apart), {}
-
-
-def _from_csv(
-    path: Path, columns: Sequence[str] | None, apart: Sequence[str], maybe: Sequence[str]
-) -> tuple[Table, dict[str, Array]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        header = [name.strip() for name in next(csv.reader(file), [])]
-    if not header or all(map(_number, header)):
-        open_table(str(path))  # says what is wrong with the first line
-    names = _found(header, apart, maybe, "column")
-    wanted = [name for name in (header if columns is None else columns) if name not in names]
-    _found(header, wanted, (), "column")
-    try:
-        numbers = _read(path, [header.index(name) for name in wanted], np.float64)
-        texts = _read(path, [header.index(name) for name in names], np.str_)
-    except ValueError as error:
-        raise InputError(f"cannot read {path}: {error}") from None
-    table = open_table(Table(numbers, tuple(wanted)))
-    return table, {name: texts[:, i] for i, name in enumerate(names)}
-
-
-def _read(path: Path, at: Sequence[int], dtype: type[np.generic]) -> Array:
-    if not at:
-        return np.empty((0, 0), dtype=dtype)
-    with path.open(newline="", encoding="utf-8") as file:
-        next(csv.reader(file))
-        rows = np.loadtxt(file, dtype=dtype, delimiter=",", ndmin=2, quotechar='"', comments=None, usecols=at)
-    return rows.reshape(-1, len(at))
-
-
-def _found(there: Sequence[str], needed: Sequence[str], maybe: Sequence[str], what: str) -> list[str]:
-    lost = [name for name in needed if name not in there]
-    if lost:
-        raise InputError(f"need the {what} {lost[0]!r}, the table has {', '.join(there[:10])}")
-    return [*dict.fromkeys([*needed, *(name for name in maybe if name in there)])]
-
-
-def _number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+def checked_ids(column: Array, name: str) -> Array:
+    """Ids of rows, if every row has one and no two have the same. No id is shown: messages travel."""
+    without = int(sum(one is None for one in column))
+    if without:
+        raise InputError(f"need an id for every row, column {name!r} has {without} empty of {len(column)}")
+    distinct, first = np.unique(column.astype(str), return_index=True)
+    if len(distinct) < len(column):
+        again = int(np.setdiff1d(np.arange(len(column)), first)[0])
+        raise InputError(
+            f"need ids that differ, {len(column) - len(distinct)} of {len(column)} rows in column {name!r} repeat the "
+            f"id of another row (the first is row {again + 1}); keep one row for each id"
+        )
+    return column.astype(str)
 
 
 def as_labels(column: Array) -> Array:
     """Classes from a column: whole numbers as integers, whatever the file had them as; text as it is."""
     values: Any = np.asarray(column)
+    if values.dtype.kind == "O":
+        values = np.array(["" if value is None else str(value) for value in values], dtype=np.str_)
     if values.dtype.kind in "US":
         values = np.char.strip(values)
-        if (values == "").any():
-            raise InputError("need a label for every row, got an empty one; drop those rows")
+        empty = int((values == "").sum())
+        if empty:
+            raise InputError(
+                f"need a label for every row, got {empty} empty of {len(values)}; drop those rows "
+                '(missing = "drop" in [data])'
+            )
         try:
             values = values.astype(np.float64)
         except ValueError:

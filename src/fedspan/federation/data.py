@@ -1,11 +1,9 @@
-"""A client's data, from whatever it comes in, as a matrix with column names: arrays, sparse matrices, tables, files."""
+"""A client's data, from whatever it comes in, as a matrix with column names: arrays, tables, files, databases."""
 
 from __future__ import annotations
 
-import csv
 import os
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,22 +11,50 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from fedspan.errors import InputError, MissingExtraError
+from fedspan.errors import InputError
+from fedspan.federation.batches import Table as Table
+from fedspan.federation.batches import read
+from fedspan.federation.columns import as_labels, checked_ids
+from fedspan.federation.csvfile import CsvFile
+from fedspan.federation.database import is_address, open_query
+from fedspan.federation.preparation import PLAIN, Preparation
+from fedspan.federation.sources import Frame, Source, arrow_table, feather, parquet, reading
+from fedspan.federation.unnamed import libsvm, npz, take_rows
+from fedspan.protocol import Array
+
+_NAMED: dict[str, Callable[[Path], Source]] = {
+    ".csv": CsvFile, ".parquet": parquet, ".feather": feather, ".arrow": feather,
+}  # fmt: skip
+LIBSVM = (".svm", ".libsvm", ".svmlight")
+KINDS = (".npy", ".npz", *_NAMED, *LIBSVM)
 
 
 @dataclass(frozen=True)
-class Table:
-    """A matrix of numbers (dense, memory-mapped or sparse), and the names of its columns if they are known."""
+class Prepared:
+    """A source and how it is to be prepared: call it to open the table."""
 
-    X: Any
-    names: tuple[str, ...] | None = None
+    source: Any
+    preparation: Preparation = PLAIN
+
+    def __call__(self) -> Table:
+        return open_source(self.source, self.preparation)
 
 
-def open_table(source: Any, columns: Sequence[str] | None = None, drop: Sequence[str] = ()) -> Table:
-    """The table in a source, with the chosen columns (all, if none are named) less the dropped ones."""
-    table = _read(source)
-    if columns is not None or drop:
-        table = _choose(table, columns, drop)
+def open_table(source: Any, in_batches: bool = False) -> Table:
+    """The table of numbers in a source: anything that can be a client, or a function that gives it."""
+    if isinstance(source, Prepared):
+        return open_source(source.source, source.preparation, in_batches)
+    return open_source(source() if callable(source) else source, PLAIN, in_batches)
+
+
+def open_source(source: Any, preparation: Preparation = PLAIN, in_batches: bool = False) -> Table:
+    """The table in a source, prepared. `in_batches`: what is large need not be held, see `Batched`."""
+    if isinstance(source, Table):
+        table = source
+    elif (named := named_source(source)) is not None:
+        table = read(named, preparation, in_batches)
+    else:
+        table = _unnamed(source, preparation)
     X = table.X
     if X.ndim != 2:
         raise InputError(f"need a table with rows and columns, got {X.ndim} dimension(s); reshape it")
@@ -39,106 +65,71 @@ def open_table(source: Any, columns: Sequence[str] | None = None, drop: Sequence
     return table
 
 
-def _read(source: Any) -> Table:
-    if isinstance(source, Table):
-        return source
+def named_source(source: Any) -> Source | None:
+    """Where the columns have names, and rows can be read in batches; None for arrays and files of arrays."""
+    if is_address(source):
+        return open_query(source)
     if isinstance(source, str | os.PathLike):
-        return _read_file(str(source))
-    if sp.issparse(source) or isinstance(source, np.ndarray):
-        return Table(source)
-    if hasattr(source, "column_names") and hasattr(source, "column"):  # pyarrow
-        columns = [source.column(name).to_numpy() for name in source.column_names]
-        return Table(_stack(columns, source.column_names), tuple(source.column_names))
-    if hasattr(source, "columns") and hasattr(source, "to_numpy"):  # pandas, polars
-        names = tuple(map(str, source.columns))
-        return Table(_stack([source[name].to_numpy() for name in source.columns], names), names)
-    if isinstance(source, list | tuple):
-        return Table(np.asarray(source))
-    raise InputError(f"need an array, a sparse matrix, a table or a path, got {type(source).__name__}")
+        path = _file(source)
+        return _NAMED[path.suffix.lower()](path) if path.suffix.lower() in _NAMED else None
+    if hasattr(source, "column_names") and hasattr(source, "to_batches"):
+        return arrow_table(source)
+    if hasattr(source, "columns") and hasattr(source, "to_numpy"):
+        return Frame(source)
+    return source if hasattr(source, "batches") and hasattr(source, "units") else None
 
 
-def _stack(columns: list[Any], names: Sequence[str]) -> Any:
-    for name, column in zip(names, columns, strict=True):
-        if column.dtype.kind not in "fiub":
-            raise InputError(
-                f"need columns of numbers, column {name!r} has dtype {column.dtype}; leave it out or encode it"
-            )
-    return np.column_stack(columns) if columns else np.empty((0, 0))
+def is_libsvm(source: Any) -> bool:
+    """Whether that is a file that does not say how many features there are."""
+    return isinstance(source, str | os.PathLike) and Path(source).suffix.lower() in LIBSVM
 
 
-def _read_file(address: str) -> Table:
-    if "://" in address:
-        raise InputError(f"need a file, got the address {address.split('://')[0]}://…; databases are not read yet")
-    path = Path(address)
-    if not path.is_file():
-        raise InputError(f"need a readable file, {path} is {'a folder' if path.is_dir() else 'not there'}")
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(f"need a file of a known kind ({', '.join(_READERS)}), got {path.name}")
-    try:
-        return reader(path)
-    except (OSError, ValueError, EOFError, UnicodeDecodeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"cannot read {path}: {error}") from None
+def _file(source: str | os.PathLike[str]) -> Path:
+    path = Path(source)
+    with reading(path):  # a folder on the way may not be looked into
+        if not path.is_file():
+            raise InputError(f"need a readable file, {path} is {'a folder' if path.is_dir() else 'not there'}")
+    if path.suffix.lower() not in KINDS:
+        raise InputError(f"need a file of a known kind ({', '.join(KINDS)}), got {path.name}")
+    if path.stat().st_size == 0 and path.suffix.lower() != ".csv":
+        raise InputError(f"need a file with rows, {path} is empty")
+    return path
 
 
-def _read_npy(path: Path) -> Table:
-    return Table(np.load(path, mmap_mode="r", allow_pickle=False))
-
-
-def _read_npz(path: Path) -> Table:
-    with np.load(path, allow_pickle=False) as z:
-        if "X_indptr" in z:
-            parts = (z["X_data"], z["X_indices"], z["X_indptr"])
-            return Table(sp.csr_array(parts, shape=tuple(z["X_shape"])))
-        if "X" not in z:
-            raise InputError(f"need an array named 'X' in {path.name}, it holds {', '.join(z.files)}")
-        return Table(z["X"])
-
-
-def _read_csv(path: Path) -> Table:
-    with path.open(newline="", encoding="utf-8") as file:
-        header = next(csv.reader(file), [])
-        if not header:
-            raise InputError(f"need a line of column names, {path} is empty")
-        try:
-            [float(cell) for cell in header]
-        except ValueError:
-            pass
-        else:
-            raise InputError(f"need a first line of column names, {path} begins with numbers; add the names")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="loadtxt: input contained no data")  # said in our own words later
-            rows = np.loadtxt(file, delimiter=",", ndmin=2, quotechar='"', comments=None)
-    if rows.size and rows.shape[1] != len(header):
-        raise InputError(f"need {len(header)} columns as in the first line of {path}, got {rows.shape[1]}")
-    return Table(rows.reshape(-1, len(header)), tuple(name.strip() for name in header))
-
-
-def _read_arrow(path: Path) -> Table:
-    try:
-        from pyarrow import dataset
-    except ImportError:
-        raise MissingExtraError(f"reading {path.suffix} files", "data") from None
-    kind = {".parquet": "parquet"}.get(path.suffix.lower(), "feather")
-    return _read(dataset.dataset(path, format=kind).to_table())
-
-
-_READERS = {
-    ".npy": _read_npy, ".npz": _read_npz, ".csv": _read_csv,
-    ".parquet": _read_arrow, ".feather": _read_arrow, ".arrow": _read_arrow,
-}  # fmt: skip
-
-
-def _choose(table: Table, columns: Sequence[str] | None, drop: Sequence[str]) -> Table:
-    if table.names is None:
+def _unnamed(source: Any, given: Preparation) -> Table:
+    """Arrays, sparse matrices, and files of them. Their columns have no names to choose by."""
+    if given.columns is not None or given.categories:
         raise InputError(
             "need column names to choose columns by, this table has none; use CSV, Parquet or a data frame"
         )
-    wanted = list(table.names if columns is None else columns)
-    lost = [name for name in [*wanted, *drop] if name not in table.names]
-    if lost:
-        raise InputError(f"need the column {lost[0]!r}, the table has {', '.join(table.names[:10])}")
-    at = [table.names.index(name) for name in wanted if name not in drop]
-    return Table(table.X[:, at], tuple(table.names[i] for i in at))
+    ids: Array | None = None
+    labels: Array | None = None
+    X: Any = source
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        kind = path.suffix.lower()
+        with reading(path):
+            if kind == ".npz":
+                X, ids, labels = npz(path, given)
+            elif kind in LIBSVM:
+                X, labels = libsvm(path, given)
+            else:
+                X = np.load(path, mmap_mode="r", allow_pickle=False)
+    elif isinstance(source, list | tuple):
+        X = np.asarray(source)
+    elif not (sp.issparse(source) or isinstance(source, np.ndarray)):
+        what = "a mapping without url" if isinstance(source, Mapping) else type(source).__name__
+        raise InputError(f"need an array, a sparse matrix, a table, a path or a database, got {what}")
+    if (given.id is not None and ids is None) or (
+        given.label is not None and labels is None and given.label_everywhere
+    ):
+        raise InputError(
+            f"need a column {given.id if ids is None and given.id else given.label!r}, this table's columns have no "
+            "names; use CSV, Parquet, a data frame or an .npz file"
+        )
+    if given.missing != "refuse":
+        X, keep = take_rows(X, given)
+        ids, labels = (None if part is None else part[keep] for part in (ids, labels))
+    if ids is not None:
+        ids = checked_ids(ids, str(given.id))
+    return Table(X, None, ids, None if labels is None else as_labels(labels))

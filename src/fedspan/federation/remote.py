@@ -24,6 +24,8 @@ class RemoteTable:
     rows: int = 0
     labels: Mapping[Any, int] | None = None  # how many rows of each class, if there is a column of labels
     told: Mapping[str, Any] = field(default_factory=dict)
+    units: tuple[tuple[str, str], ...] = ()
+    preparation: Any = None  # how its columns are made, if they are
 
     @property
     def X(self) -> RemoteTable:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedspan.errors import InputError, MissingExtraError
+from fedspan.errors import InputError
 from fedspan.federation.clients import named
-from fedspan.federation.data import Table, open_table
+from fedspan.federation.data import Prepared, open_source, open_table
+from fedspan.federation.preparation import PLAIN
 
 
 class OpenView(NamedTuple):
@@ -25,13 +25,14 @@ class OpenView(NamedTuple):
 
 def open_view(source: Any, ids: Any = None) -> OpenView:
     """The view in a source. `ids` are the ids of its rows, or the name of the column that holds them."""
-    source = source() if callable(source) else source
     if not isinstance(ids, str):
         table = open_table(source)
-        return OpenView(table.X, table.names, ids)
-    column, rest = _apart(source, ids)
-    table = open_table(rest)
-    return OpenView(table.X, table.names, column)
+        return OpenView(table.X, table.names, table.ids if ids is None else ids)
+    inner, preparation = (source.source, source.preparation) if isinstance(source, Prepared) else (source, PLAIN)
+    table = open_source(inner() if callable(inner) else inner, replace(preparation, id=ids))
+    if table.ids is None:
+        raise InputError(f"need a table with named columns to take ids from column {ids!r}; or give the ids as lists")
+    return OpenView(table.X, table.names, table.ids)
 
 
 def view_sources(
@@ -68,52 +69,6 @@ def _alongside(what: str, given: Any, sources: Mapping[str, Any], common: bool) 
     return dict(zip(sources, given, strict=True))
 
 
-def _apart(source: Any, column: str) -> tuple[Any, Any]:
-    """The column of ids (of any kind), and the table without it."""
-    if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        if path.suffix.lower() == ".csv" and path.is_file():
-            return _apart_csv(path, column)
-        if path.suffix.lower() in (".parquet", ".feather", ".arrow") and path.is_file():
-            try:
-                from pyarrow import dataset
-            except ImportError:
-                raise MissingExtraError(f"reading {path.suffix} files", "data") from None
-            kind = "parquet" if path.suffix.lower() == ".parquet" else "feather"
-            return _apart(dataset.dataset(path, format=kind).to_table(), column)
-        open_table(source)  # says what is wrong with the file, if anything is
-    if hasattr(source, "column_names") and hasattr(source, "drop_columns"):  # pyarrow
-        _check(column, source.column_names)
-        return source.column(column).to_pylist(), source.drop_columns([column])
-    if hasattr(source, "columns") and hasattr(source, "drop"):  # pandas, polars
-        _check(column, list(source.columns))
-        rest = source[[name for name in source.columns if name != column]]
-        return source[column].to_numpy(), rest
-    raise InputError(f"need a table with named columns to take ids from column {column!r}; or give the ids as lists")
-
-
-def _apart_csv(path: Path, column: str) -> tuple[list[str], Table]:
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
-        header = [name.strip() for name in next(rows, [])]
-        _check(column, header)
-        at = header.index(column)
-        lines = [row for row in rows if row]
-    try:
-        numbers = np.array([[float(cell) for i, cell in enumerate(row) if i != at] for row in lines], dtype=np.float64)
-    except ValueError as error:
-        raise InputError(f"cannot read {path}: {error}") from None
-    names = tuple(name for name in header if name != column)
-    if numbers.size and numbers.shape[1:] != (len(names),):
-        raise InputError(f"need {len(header)} columns as in the first line of {path}, got other ones")
-    return [row[at] for row in lines], Table(numbers.reshape(-1, len(names)), names)
-
-
-def _check(column: str, names: Sequence[Any]) -> None:
-    if column not in names:
-        raise InputError(f"need the id column {column!r}, the table has {', '.join(map(str, names[:10]))}")
-
-
 def is_lazy(source: Any) -> bool:
     """Whether a source is opened when it is needed, and not held meanwhile."""
-    return callable(source) or isinstance(source, str | os.PathLike)
+    return callable(source) or isinstance(source, str | os.PathLike | Mapping)

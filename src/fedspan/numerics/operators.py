@@ -2,7 +2,8 @@
 
 Notation: A (n, d) the rows, μ (d,) the mean that is taken off, s (d,) the scale that is divided by (None: neither),
 B = (A - 1μᵀ) diag(1/s), M = BᵀB. B is never formed: dense rows (in memory or memory-mapped, of any numeric dtype)
-are shifted in blocks that stay in the cache, sparse ones by rank-one corrections. With a bound C on the norm of a row,
+are shifted in blocks that stay in the cache, sparse ones by rank-one corrections. Rows that are not in memory at all
+(they have `batches()`) are read once for every sum or product, batch by batch. With a bound C on the norm of a row,
 each row of B is shortened to it: row i is multiplied by w_i = min(1, C/‖b_i‖) (w is computed once per μ).
 """
 
@@ -21,12 +22,17 @@ _BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fits a 
 _GRAM_BLOCK = 1 << 22  # for Gram matrices: 32 MB, large enough for BLAS-3 to run at its speed
 
 
-def prefers_gram(n: int, d: int, columns: int) -> bool:
+_KEPT_GRAM = 1 << 24  # entries of a Gram matrix that spares reading the rows again: 128 MB
+
+
+def prefers_gram(n: int, d: int, columns: int, batched: bool = False) -> bool:
     """Whether forming M once (n·d² at full speed) is cheaper than `columns` products with the rows.
 
     Measured: a product with the rows costs about 11·n·d per column in the same unit (it waits for memory), one with
-    the Gram matrix about 5·d².
+    the Gram matrix about 5·d². Rows that are not in memory would be read again for every product.
     """
+    if batched and d * d <= _KEPT_GRAM:
+        return True
     return n > d and n * d * d + 5 * d * d * columns < 11 * n * d * columns
 
 
@@ -52,7 +58,7 @@ class Rows:
     def __init__(self, A: Any, row_norm: float = np.inf) -> None:
         self.A = _canonical(A) if sp.issparse(A) else A
         self.n, self.d = A.shape
-        self.sparse = sp.issparse(A)
+        self.sparse, self.batched = sp.issparse(A), hasattr(A, "batches")
         self.row_norm = row_norm
         self._map = _mapping(self.A)
         self._origin = np.frombuffer(self._map, dtype=np.uint8).ctypes.data if self._map else 0
@@ -62,18 +68,24 @@ class Rows:
         """The dense rows in blocks of float64, shifted by μ; without a copy where none is needed."""
         step = max(1, entries // self.d)
         if mu is None and self.A.dtype == np.float64 and self.row_norm == np.inf:
-            for start in range(0, self.n, step):
-                yield self.A[start : start + step]
-                self._forget(start, start + step)
+            yield from self._raw(step)
             return
         buffer = np.empty((min(step, self.n), self.d))
         shift = np.zeros(self.d) if mu is None else mu
-        for start in range(0, self.n, step):
-            rows = self.A[start : start + step]
+        for rows in self._raw(step):
             block = np.subtract(rows, shift, out=buffer[: len(rows)], dtype=np.float64)
             if self.row_norm < np.inf:
                 block *= self._shrink(np.sqrt(np.einsum("ij,ij->i", block, block)))[:, None]
             yield block
+
+    def _raw(self, step: int) -> Iterator[Array]:
+        """The dense rows as they are, at most `step` at a time."""
+        if self.batched:
+            for batch in self.A.batches():
+                yield from (batch[start : start + step] for start in range(0, len(batch), step))
+            return
+        for start in range(0, self.n, step):
+            yield self.A[start : start + step]
             self._forget(start, start + step)
 
     def _forget(self, start: int, stop: int) -> None:
@@ -100,8 +112,7 @@ class Rows:
         """How many rows are longer than the bound."""
         if self.sparse:
             return int(np.sum(self._weights(None) < 1))
-        step = max(1, _BLOCK // self.d)
-        parts = (np.asarray(self.A[i : i + step], dtype=np.float64) for i in range(0, self.n, step))
+        parts = (np.asarray(rows, dtype=np.float64) for rows in self._raw(max(1, _BLOCK // self.d)))
         return sum(int(np.count_nonzero(np.einsum("ij,ij->i", p, p) > self.row_norm**2)) for p in parts)
 
     def sums(self) -> Array:
@@ -121,10 +132,16 @@ class Rows:
             bad = sp.coo_array(self.A)
             at = ~np.isfinite(bad.data)
             rows, columns = bad.row[at], bad.col[at]
-        else:
-            rows, columns = np.nonzero(~np.isfinite(np.asarray(self.A)))
-        first = int(columns.min()) if len(columns) else -1
-        return len(rows), len(np.unique(rows)), first
+            return len(rows), len(np.unique(rows)), int(columns.min()) if len(columns) else -1
+        values, count, by_column = 0, 0, np.zeros(self.d, dtype=bool)
+        for block in self._raw(max(1, _BLOCK // self.d)):
+            odd = ~np.isfinite(block)
+            values, count, by_column = (
+                values + int(odd.sum()),
+                count + int(odd.any(axis=1).sum()),
+                by_column | odd.any(axis=0),
+            )
+        return values, count, int(by_column.argmax()) if values else -1
 
     def squares(self, mu: Array | None) -> Array:
         """Σ (a - μ)² over the rows, (d,): a second pass, so that nothing cancels."""
