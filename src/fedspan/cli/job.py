@@ -30,7 +30,7 @@ _WRITTEN: dict[str, tuple[type, ...]] = {
     "solver": (str,), "method": (str,), "step": (str,), "class_weight": (str,), "random_state": (int,),
     "participation": (dict,),
 }  # fmt: skip
-_LEAST = {
+LEAST = {
     "job.n_components": 1,
     "job.max_rounds": 1,
     "job.rounds": 1,
@@ -276,8 +276,8 @@ def _value(table: str, key: str, value: Any, known: Mapping[str, tuple[type, ...
     if type(value) not in kinds or not all(isinstance(item, str) for item in inside):
         need = _SAYS_OF.get(where) or " or ".join(_SAYS[kind] for kind in kinds if kind in _SAYS)
         raise InputError(f"need {where} to be {need}, got {value!r}")
-    if where in _LEAST and value < _LEAST[where]:
-        raise InputError(f"need {where} to be at least {_LEAST[where]}, got {value!r}")
+    if where in LEAST and value < LEAST[where]:
+        raise InputError(f"need {where} to be at least {LEAST[where]}, got {value!r}")
     if where in _NOT_YET and value is not False:  # `enabled = false` says how it is
         raise InputError(f"{where}: {_NOT_YET[where]}")
     return value

@@ -100,6 +100,20 @@ def new(
 
 
 @app.command()
+def schema(
+    out: Annotated[Path | None, typer.Option(help="The file to write; default: print it.")] = None,
+) -> None:
+    """The JSON schema of job files, for editors. Beside a job.schema.json, `fedspan new` refers to it."""
+    from fedspan.cli.schema import text, write_schema
+
+    if out is None:
+        typer.echo(text(), nl=False)
+    else:
+        write_schema(out)
+        typer.echo(f"wrote {out}")
+
+
+@app.command()
 def run(
     job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job file.", show_default=False)],
     set_: Annotated[

@@ -1,0 +1,60 @@
+"""What each key of a job file means, in one line: for `fedspan new` and for the JSON schema."""
+
+from __future__ import annotations
+
+SAYS: dict[str, dict[str, str]] = {
+    "job": {
+        "task": "what is to be learned",
+        "n_components": "how many components",
+        "center": "take off the mean first",
+        "scale": "divide every feature by its standard deviation",
+        "tol": "stop when the violation (or the change) is at most this; 0: run all rounds",
+        "max_rounds": "stop after so many rounds in any case",
+        "local_steps": "steps at the client between two communications",
+        "bits": 'bits per number on the wire; "auto": just fine enough for tol',
+        "participation": "how many clients take part in a round",
+        "random_state": "the seed",
+        "local_solver": 'how a client\'s weights follow: "exact", "gradient" or "sgd"',
+        "batch_size": "rows (or entities) in a batch",
+        "first_bits": "bits of the first exchange of cutemaxvar",
+        "ridge": "added to the squared singular values; views with as many features as rows need one",
+        "patience": "stop after so many rounds without a better alignment of data.held_out",
+        "shrinkage": 'λ: 0 is each client alone, inf one set for all; "auto" finds it by cross-validation',
+        "step": 'of method paper: "safe" or "lemmas"',
+        "clip": "cut every column of a client at its median ± clip·MAD",
+        "collect": "false: the clients' components stay with them",
+        "hidden": "cells of the hidden layer",
+        "rounds": "communication rounds",
+        "l2": "weight of ‖ω‖² in the objective",
+        "cost_limit": "minimise ‖ω‖² subject to a mean training loss of at most this (method ssca)",
+        "class_weight": "weigh rare classes as much as frequent ones",
+        "exchange": '"sum": only sums over the clients are seen; "each": as in the paper',
+    },
+    "data": {
+        "clients": "one file or address per client, all with the same columns: a list, or a table name = path",
+        "views": "one file or address per client, all with the same rows: a list, or a table name = path",
+        "columns": "the features; default: all columns",
+        "id": "a column of ids: left out of the features, and compared between views",
+        "label": "the column of classes: learned by classifiers, left out by the others",
+        "held_out": "other common rows of each view, for job.patience",
+    },
+    "privacy": {
+        "epsilon": "how much all that leaves may say about any single row: smaller is more private",
+        "delta": "the probability with which epsilon may be exceeded; less than 1 / number of rows",
+        "row_norm": "a public bound on the norm of a row (classifiers: of a row's gradient); longer ones are shortened",
+        "neighbours": "what epsilon speaks of: a row more or less, or one row in the place of another",
+        "expect": "a public guess of the mean square along the last component, for the forecast of the error",
+        "simulate": "draw the noise from the seed, so that runs repeat; it then protects nobody",
+        "budgets": "a folder with <client>.json for each client: what it may spend over all runs",
+    },
+    "secure": {
+        "enabled": "secure aggregation: the server sees sums over the clients only",
+        "threshold": "so many clients must stay for a sum to be read",
+    },
+    "run": {
+        "checkpoint_every": "rounds between two checkpoints",
+        "timeout": "seconds that a client may take to answer",
+        "min_clients": "go on if at least so many clients answer; default: all must",
+        "transcript": "keep every message, for `fedspan audit`: as secret as the data",
+    },
+}
