@@ -191,6 +191,25 @@ def audit(
 
 
 @app.command()
+def export(
+    folder: _Folder,
+    to: Annotated[str, typer.Option(metavar="sklearn|onnx", help="What to write.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="A new file; default: model.skops or model.onnx in the run folder.")
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Whose components, of a personalized model; default: none, which others need.")
+    ] = None,
+) -> None:
+    """Write a run's model as a fitted scikit-learn estimator (skops) or an ONNX graph; needs no fedspan to be used."""
+    from fedspan.cli.export import export as write
+    from fedspan.cli.folder import RunFolder
+
+    place, job = RunFolder.find(folder)
+    typer.echo(f"wrote {write(place, job, to, out, client)}")
+
+
+@app.command()
 def doctor() -> None:
     """Versions, BLAS, threads, what is installed, what is not and why it matters."""
     from fedspan.cli.doctor import examine
