@@ -13,11 +13,13 @@ from typing import Any
 from rich.console import Console
 
 from fedspan import __version__
+from fedspan.callbacks import chain
 from fedspan.checkpoint import Checkpoint
 from fedspan.cli.folder import RunFolder
 from fedspan.cli.job import Job, load
 from fedspan.cli.progress import Progress, count, duration, say, size
 from fedspan.cli.report import outcome, render
+from fedspan.cli.stop import NOTICE, Stop
 from fedspan.cli.tasks import TASKS, estimator, rounds_of
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import FedspanError, InputError
@@ -36,7 +38,8 @@ def execute(folder: RunFolder, job: Job, console: Console, *, new: bool) -> Any:
             model.save(folder.model)
             write_report(folder, ledger, model)
         except KeyboardInterrupt:
-            raise FedspanError(f"stopped; go on with: {command('resume', folder)}") from None
+            where = f"after round {ledger.rounds}" if ledger.rounds else "before the first round was over"
+            raise FedspanError(f"stopped {where}; go on with: {command('resume', folder)}") from None
         except Exception as error:
             ledger.close()
             untouched = ledger.exchanges == exchanges
@@ -93,7 +96,8 @@ def versions() -> str:
 def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
     """The fit itself. Its warnings become single lines at once (before a budget is spent), and notes of the ledger."""
     ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
-    model = estimator(job.task)(**job.options(), checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
+    checkpoint = Checkpoint(folder.checkpoint, job.checkpoint_every)
+    model = estimator(job.task)(**job.options(), checkpoint=checkpoint)
     if job.transcript:
         model.set_params(engine=partial(InProcess, transcript=folder.transcript))
     task = TASKS[job.task]
@@ -110,8 +114,14 @@ def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = tell
-        with Progress(console, ledger, rounds_of(model), getattr(model, "tol", 0.0), task.watch) as progress:
-            model.set_params(callback=progress).fit(*given, **options, ledger=ledger)
+        stop = Stop(checkpoint, quiet=console.is_terminal)
+        budget = (job.privacy["epsilon"], job.privacy["delta"]) if job.privacy else None
+        progress = Progress(
+            console, ledger, rounds_of(model), getattr(model, "tol", 0.0), task.watch, budget,
+            lambda: NOTICE if stop.asked else "",
+        )  # fmt: skip
+        with stop, progress:
+            model.set_params(callback=chain(progress, stop)).fit(*given, **options, ledger=ledger)
     for text in told:
         ledger.add(Note(f"warning: {text}"))
     return model
