@@ -90,6 +90,7 @@ class Terminal:
 
     def __init__(self, columns: int, folder: Path, *words: str) -> None:
         self.seen = ""
+        self.code: int | None = None
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
@@ -97,6 +98,15 @@ class Terminal:
             os.environ.pop("COLUMNS", None)
             os.execv(sys.executable, [sys.executable, "-m", "fedspan.cli.main", *words])  # noqa: S606
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.code is None:  # the test failed
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self._fd)
 
     def until(self, pattern: str, patience: float = 60.0) -> str:
         """What it shows, without colours, until the pattern is there (or until it ends)."""
@@ -116,20 +126,20 @@ class Terminal:
 
     def end(self) -> int:
         self.until("never to be seen")
-        os.close(self._fd)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code
 
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_on_a_terminal_it_is_live_and_ctrl_c_is_a_key(slow: Path, columns: int) -> None:
-    terminal = Terminal(columns, slow, "run", "job.toml", "--out", "run")
-    shown = terminal.until(r"answered[^/]*2/2")
-    for label in ("round", "objective", "KKT", "up", "down", "time", "left", "answered"):
-        assert label in shown
-    assert "…" not in shown.split("opening the clients")[-1].replace("clients …", "")  # nothing is cut off
-    terminal.press(b"\x03")
-    terminal.until(NOTICE)
-    assert terminal.end() == 1
+    with Terminal(columns, slow, "run", "job.toml", "--out", "run") as terminal:
+        shown = terminal.until(r"(?s)answered.*2/2")
+        for label in ("round", "objective", "KKT", "up", "down", "time", "left", "answered"):
+            assert label in shown
+        assert "…" not in shown.replace("opening the clients …", "")  # nothing is cut off
+        terminal.press(b"\x03")
+        assert terminal.end() == 1
+    assert NOTICE in terminal.seen
     stopped = rounds_in(slow / "run")
     assert f"error: stopped after round {stopped}; go on with: fedspan resume run" in terminal.seen
 

@@ -82,7 +82,15 @@ def test_killed_again_and_again_at_any_moment(big: Path, fedspan: Fedspan) -> No
     assert fedspan(*words).exit_code == 0
     assert (big / "killed" / "model.safetensors").read_bytes() == (big / "whole" / "model.safetensors").read_bytes()
     left = {p.name for p in (big / "killed").rglob("*")}
-    assert left == {"job.toml", "ledger.jsonl", "checkpoint", "round.safetensors", "model.safetensors", "report.html"}
+    assert left == {
+        "job.toml",
+        "ledger.jsonl",
+        "checkpoint",
+        "round.safetensors",
+        "model.safetensors",
+        "report.html",
+        "scores.safetensors",
+    }
 
 
 def test_another_number_of_threads_gives_the_same_to_1e_12(big: Path) -> None:

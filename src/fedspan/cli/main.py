@@ -163,13 +163,18 @@ def resume(folder: _Folder) -> None:
 
 
 @app.command()
-def report(folder: _Folder) -> None:
+def report(
+    folder: _Folder,
+    without_rows: Annotated[
+        bool, typer.Option("--without-rows", help="Draw no single rows, to pass the page on; default: they are drawn.")
+    ] = False,
+) -> None:
     """Write report.html anew from what is in a run folder."""
     from fedspan.cli.folder import RunFolder
     from fedspan.cli.runner import rewrite_report
 
     place, _ = RunFolder.find(folder)
-    rewrite_report(place)
+    rewrite_report(place, not without_rows)
     typer.echo(f"report: {place.report}")
 
 
@@ -185,9 +190,12 @@ def audit(
     """
     from fedspan.cli.audit import examine
     from fedspan.cli.folder import RunFolder
+    from fedspan.cli.runner import rewrite_report
 
     place, job = RunFolder.find(folder)
     examine(place, job, _console(), clients)
+    if place.model.exists():
+        rewrite_report(place)
 
 
 @app.command()

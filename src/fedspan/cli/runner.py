@@ -19,6 +19,7 @@ from fedspan.cli.folder import RunFolder
 from fedspan.cli.job import Job, load
 from fedspan.cli.progress import Progress, count, duration, say, size
 from fedspan.cli.report import outcome, render
+from fedspan.cli.scores import Watched, keep_scores, load_scores
 from fedspan.cli.stop import NOTICE, Stop
 from fedspan.cli.tasks import TASKS, estimator, rounds_of
 from fedspan.engines.inprocess import InProcess
@@ -68,18 +69,19 @@ def announce(folder: RunFolder, console: Console, model: Any) -> None:
         say(console, f"transcript: {folder.transcript}, all that the clients released; to attack it: {attack}")
 
 
-def write_report(folder: RunFolder, ledger: Ledger, model: Any) -> None:
+def write_report(folder: RunFolder, ledger: Ledger, model: Any, with_rows: bool = True) -> None:
     """Replace report.html."""
-    write_whole(folder.report, render(folder.job.read_text(encoding="utf-8"), ledger, model))
+    job, scores = folder.job.read_text(encoding="utf-8"), load_scores(folder.scores)
+    write_whole(folder.report, render(job, ledger, model, scores, folder.path, with_rows))
 
 
-def rewrite_report(folder: RunFolder) -> None:
+def rewrite_report(folder: RunFolder, with_rows: bool = True) -> None:
     """The report of a complete run, from its files alone."""
     if not folder.model.exists():
         raise InputError(f"need a complete run, {folder.path} has no model yet; do: {command('resume', folder)}")
     with folder.locked():
         ledger = Ledger.read(folder.ledger)
-        write_report(folder, ledger, estimator(load(folder.job).task).load(folder.model))
+        write_report(folder, ledger, estimator(load(folder.job).task).load(folder.model), with_rows)
 
 
 def command(name: str, folder: RunFolder) -> str:
@@ -98,8 +100,8 @@ def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
     ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
     checkpoint = Checkpoint(folder.checkpoint, job.checkpoint_every)
     model = estimator(job.task)(**job.options(), checkpoint=checkpoint)
-    if job.transcript:
-        model.set_params(engine=partial(InProcess, transcript=folder.transcript))
+    engine = Watched(partial(InProcess, transcript=folder.transcript) if job.transcript else InProcess)
+    model.set_params(engine=engine)
     task = TASKS[job.task]
     given, options = task.arguments(job)
     if job.min_clients is not None:
@@ -124,6 +126,7 @@ def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
             model.set_params(callback=chain(progress, stop)).fit(*given, **options, ledger=ledger)
     for text in told:
         ledger.add(Note(f"warning: {text}"))
+    keep_scores(folder.scores, job, model, engine.data)
     return model
 
 
