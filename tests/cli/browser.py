@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from base64 import b64decode
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,15 @@ _FLAGS = [
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 ]
+# The browser reads from descriptor 3 and writes to 4.
+_LAUNCH = """
+import os, sys
+from fcntl import F_DUPFD, fcntl
+ours = [fcntl(int(number), F_DUPFD, 10) for number in sys.argv[1:3]]
+os.dup2(ours[0], 3)
+os.dup2(ours[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def chromium() -> str | None:
@@ -42,9 +52,8 @@ class Browser:
         read_by_it, self._to = os.pipe()
         self._from, written_by_it = os.pipe()
         command = [str(chromium()), *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        script = f'exec "$@" 3<&{read_by_it} 4>&{written_by_it}'
         self._process = subprocess.Popen(
-            ["sh", "-c", script, "sh", *command],
+            [sys.executable, "-c", _LAUNCH, str(read_by_it), str(written_by_it), *command],
             pass_fds=(read_by_it, written_by_it),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -12,7 +12,7 @@ from fedspan.cli.svg import BOTTOM, RIGHT, TOP, H, W, drawing, label, ticks
 from fedspan.protocol import Array
 
 COLOURS = 7  # that are told apart; the others share one more
-_LEFT = 58
+_LEFT, _HEAD = 58, 22  # room for the numbers of the y axis, and for its name above it
 _CELLS, _NAMES = 120, 92  # columns of a strip chart; room for the names at its left
 
 
@@ -62,7 +62,8 @@ def _axes(points: Array, labels: tuple[str, str], equal: bool = False) -> tuple[
     """The frame with its numbers, and what takes points to their places. `equal`: one scale for both directions."""
     low, high = points.min(axis=0), points.max(axis=0)
     left, bottom, right = RIGHT if equal else _LEFT, H - BOTTOM, W - RIGHT
-    size = np.array([right - left, H - TOP - BOTTOM], dtype=float)
+    top = TOP if equal else _HEAD
+    size = np.array([right - left, bottom - top], dtype=float)
     span = np.where(high > low, high - low, 1.0)
     if equal:
         span = np.full(2, max(span / size)) * size
@@ -72,7 +73,7 @@ def _axes(points: Array, labels: tuple[str, str], equal: bool = False) -> tuple[
         share = (where - low) / span
         return np.column_stack([left + share[:, 0] * size[0], H - BOTTOM - share[:, 1] * size[1]])
 
-    parts = [f'<rect class="frame" x="{left}" y="{TOP}" width="{size[0]:.1f}" height="{size[1]:.1f}"/>']
+    parts = [f'<rect class="frame" x="{left}" y="{top}" width="{size[0]:.1f}" height="{size[1]:.1f}"/>']
     if not equal:
         across = ticks(low[0], low[0] + span[0], whole=False)
         places = at(np.array([[x, low[1]] for x in across]))[:, 0]
@@ -82,7 +83,7 @@ def _axes(points: Array, labels: tuple[str, str], equal: bool = False) -> tuple[
             parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{place:.1f}" y2="{place:.1f}"/>')
             parts.append(label(left - 7, place + 4, _short(y, span[1]), "end"))
         parts.append(label((left + right) / 2, H - 4, labels[0], "middle"))
-        parts.append(label(left, TOP - 4, labels[1], "start"))
+        parts.append(label(left, top - 7, labels[1], "start"))
     return parts, at
 
 

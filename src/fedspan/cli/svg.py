@@ -46,7 +46,7 @@ def line_chart(
     if level > 0:
         _, y = at(x_low, level)
         parts.append(f'<line class="level" x1="{_LEFT}" x2="{W - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(label(_LEFT + 6, y - 6, f"{level_name} {level:g}", "start"))
+        parts.append(label(_LEFT + 6, y - 6 if y > TOP + 12 else y + 16, f"{level_name} {level:g}", "start"))
     points = [at(x, y) for x, y in zip(xs, ys, strict=True)]
     parts.append(f'<polyline class="line" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
     if len(points) <= 60:  # more would be a thick line
