@@ -79,6 +79,8 @@ def rewrite_report(folder: RunFolder, with_rows: bool = True) -> None:
     """The report of a complete run, from its files alone."""
     if not folder.model.exists():
         raise InputError(f"need a complete run, {folder.path} has no model yet; do: {command('resume', folder)}")
+    if not folder.ledger.exists():
+        raise InputError(f"need the ledger of the run, {folder.ledger} is not there; restore it")
     with folder.locked():
         ledger = Ledger.read(folder.ledger)
         write_report(folder, ledger, estimator(load(folder.job).task).load(folder.model), with_rows)

@@ -42,7 +42,9 @@ def keep_scores(path: Path, job: Job, model: Any, data: Mapping[str, Any]) -> No
     W = model.components_[:2].T / model.scale_[:, None]
     scores = {name: _some(source() if callable(source) else source, most) @ W for name, source in data.items()}
     shift = model.mean_ @ W
-    save_tree(path, "scores", {name: np.asarray(rows - shift, dtype=np.float32) for name, rows in scores.items()})
+    save_tree(
+        path, "table of scores", {name: np.asarray(rows - shift, dtype=np.float32) for name, rows in scores.items()}
+    )
 
 
 def _some(X: Any, most: int) -> Array:
@@ -62,7 +64,7 @@ def _some(X: Any, most: int) -> Array:
 
 def load_scores(path: Path) -> dict[str, Array] | None:
     """What was kept, if anything was."""
-    return dict(load_tree(path, "scores")) if path.exists() else None
+    return dict(load_tree(path, "table of scores")) if path.exists() else None
 
 
 def why_not(job: str, model: Any) -> str:

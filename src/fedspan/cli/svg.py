@@ -130,7 +130,8 @@ def bar_chart(values: Sequence[float], title: str, x_label: str, noun: str = "co
             f'<rect class="bar" x="{x:.1f}" y="{y:.1f}" width="{step - gap:.1f}" height="{h:.1f}">{tip}</rect>'
         )
         if len(values) <= 12:
-            parts.append(label(x + (step - gap) / 2, y - 5, f"{100 * value:.3g}", "middle"))
+            digits = 3 if step > 36 else 2  # so that two numbers do not touch
+            parts.append(label(x + (step - gap) / 2, y - 5, f"{100 * value:.{digits}g}", "middle"))
     parts.append(f'<line class="axis" x1="{_LEFT}" x2="{W - RIGHT}" y1="{H - BOTTOM}" y2="{H - BOTTOM}"/>')
     parts += [
         label(_LEFT + (number - 0.5) * step - gap / 2, H - BOTTOM + 18, f"{number:g}", "middle")
