@@ -54,13 +54,20 @@ def render(
         "<h2>Clients</h2>", clients(ledger),
         "<h2>Notes</h2>", notes(ledger.notes),
         f"<h2>The job</h2><p>Seed {model.seed_}. To repeat the run: save this as job.toml, then "
-        "<code>fedspan run job.toml</code>, with the versions in the notes.</p>"
+        f"<code>fedspan run job.toml</code>, with the versions in the notes.{_unrepeatable(job)}</p>"
         f"<pre>{escape(_PASSWORD.sub(_HIDDEN, job))}</pre>",
         f'<p class="soft">Written by fedspan {escape(__version__)} from job.toml, ledger.jsonl and '
         "model.safetensors in this folder. Bytes are those of the encoded messages; what was sent twice counts twice."
         "</p>",
     ]  # fmt: skip
     return page("fedspan report", parts)
+
+
+def _unrepeatable(job: str) -> str:
+    noise = tomllib.loads(job).get("privacy")
+    return (
+        " Its noise cannot be repeated: the clients' machines drew it." if noise and not noise.get("simulate") else ""
+    )
 
 
 def outcome(model: Any, ledger: Ledger) -> str:

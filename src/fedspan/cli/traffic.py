@@ -30,8 +30,9 @@ def exchanges(ledger: Ledger) -> str:
         when = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
         up, down = (sum(sum(getattr(e, name)) for e in events) for name in ("bytes_up", "bytes_down"))
         rows.append([when, task, size(up), size(down), shown(ledger, task) or "nothing"])
-    secure = all(e.secure for events in groups.values() for e in events)
-    who = "of all clients together" if secure else "of each client"
+    every = [e for events in groups.values() for e in events]
+    who = "of all clients together" if all(e.secure for e in every) else "of each client"
+    who += ", with noise" if every and all(e.noise > 0 for e in every) else ""
     return table(["round", "exchange", "up", "down", f"what the server saw {who}"], rows, numbers={2, 3}, kind="wordy")
 
 
