@@ -17,6 +17,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
 from fedspan import (
+    DeepFederatedGCCA,
     FederatedClassifier,
     FederatedGCCA,
     FederatedPCA,
@@ -205,3 +206,12 @@ def test_a_clone_has_the_parameters_and_nothing_learned(kind: Any) -> None:
     copy = clone(model)
     assert copy.get_params() == model.get_params()
     assert not [name for name in vars(copy) if name.endswith("_")]
+
+
+def test_networks_of_views_in_a_pipeline() -> None:
+    torch = pytest.importorskip("torch")
+    views = [X[:, :3], X[:, 3:]]
+    deep = DeepFederatedGCCA([torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)], 2, rounds=2, random_state=0).fit(views)
+    steps = Pipeline([("deep", FrozenEstimator(deep)), ("clf", LogisticRegression())]).fit(views, y)
+    by_hand = LogisticRegression().fit(deep.transform(views), y)
+    np.testing.assert_array_equal(steps.predict(views), by_hand.predict(deep.transform(views)))

@@ -19,7 +19,7 @@ from fedspan.cli.points import scatter
 from fedspan.cli.progress import accuracy, count, duration, size
 from fedspan.cli.releases import called
 from fedspan.cli.releases import privacy as privacy
-from fedspan.cli.scores import why_not
+from fedspan.cli.scores import protected, why_not
 from fedspan.cli.sections import Drawn, Section, section_of
 from fedspan.cli.svg import curve_chart, line_chart
 from fedspan.cli.tasks import task_of
@@ -91,7 +91,7 @@ def _rows(job: str, model: Any, scores: Mapping[str, Array] | None, folder: Path
     if not with_rows:
         return Drawn(False, note="Rows were left out of this page (--without-rows).")
     if not scores:
-        return Drawn(note=escape(why_not(job, model)) if hasattr(model, "basis_") else "")
+        return Drawn(not protected(job), note=escape(why_not(job, model)) if hasattr(model, "basis_") else "")
     shown, ratio = sum(map(len, scores.values())), model.explained_variance_ratio_
     many = f"{shown:,} of {model.n_samples_:,} rows" if shown < model.n_samples_ else f"all {shown:,} rows"
     caption = f"First two components: {many}, coloured by client"

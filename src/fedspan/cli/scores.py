@@ -67,11 +67,16 @@ def load_scores(path: Path) -> dict[str, Array] | None:
     return dict(load_tree(path, "table of scores")) if path.exists() else None
 
 
+def protected(job: str) -> bool:
+    """Whether the job asks that nobody sees single rows, or a single client's part."""
+    given = tomllib.loads(job)
+    return bool(given.get("privacy") or given.get("secure", {}).get("enabled"))
+
+
 def why_not(job: str, model: Any) -> str:
     """Why there is no picture of rows, in one sentence."""
-    given = tomllib.loads(job)
+    if protected(job):
+        return "Rows are not drawn: the job asks to protect them, and a picture of single rows would not."
     if len(model.components_) < 2:
         return "With one component there is nothing to scatter."
-    if given.get("privacy") or given.get("secure", {}).get("enabled"):
-        return "Rows are not drawn: the job asks to protect them, and a picture of single rows would not."
     return "Rows are not drawn: they are not in this run folder, and stay where they are."
