@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "fedspan.federation": {*CORE, "fedspan.algorithms"},
     "fedspan.checkpoint": {*CORE, "fedspan.files", "fedspan.channel"},
     "fedspan.privacy": {*CORE, "fedspan.channel", "fedspan.files", "fedspan.numerics"},
+    "fedspan.callbacks": {"fedspan.errors", "fedspan.ledger", "fedspan.run"},
     "fedspan.run": {
         *CORE,
         "fedspan.channel",
@@ -114,14 +115,38 @@ def test_a_heavy_library_has_one_door(library: str, allowed: set[str]) -> None:
 
 def test_importing_fedspan_loads_nothing_that_is_optional() -> None:
     """A plain `import fedspan` must work, and be quick, with the core dependencies alone."""
-    optional = ["torch", "nvflare", "polars", "plotly", "dp_accounting", "cryptography", "Crypto", "typer", "rich"]
+    optional = [
+        "torch",
+        "nvflare",
+        "polars",
+        "dp_accounting",
+        "cryptography",
+        "Crypto",
+        "typer",
+        "rich",
+        "onnx",
+        "skops",
+    ]
+    optional += ["mlflow", "tensorboard"]
     code = f"import sys, fedspan; print([name for name in {optional} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
-    "library", ["pandas", "pyarrow", "polars", "plotly", "dp_accounting", "cryptography", "Crypto"]
+    "library",
+    [
+        "pandas",
+        "pyarrow",
+        "polars",
+        "dp_accounting",
+        "cryptography",
+        "Crypto",
+        "onnx",
+        "skops",
+        "mlflow",
+        "tensorboard",
+    ],
 )
 def test_an_optional_library_is_imported_where_it_is_used(library: str) -> None:
     """scikit-learn loads pandas if it is there, so the test above cannot see it."""

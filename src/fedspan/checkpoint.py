@@ -132,11 +132,13 @@ class Checkpoint:
             raise CheckpointError(f"need to save every 1 or more rounds, got {every!r}")
         self.path = Path(folder) / "round.safetensors"
         self.every = every
+        self.saved = 0  # the last round that was saved here
 
     def save(self, run: Mapping[str, Any], round: int, state: Any, engine: Any) -> None:
         """Replace the last one. `run` names what this checkpoint belongs to; `engine` is what clients remember."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         save_tree(self.path, "checkpoint", {"run": dict(run), "round": round, "state": state, "engine": engine})
+        self.saved = round
 
     def load(self, run: Mapping[str, Any], state: type[T]) -> tuple[int, T, Any] | None:
         """(round, server state, what clients remember) of the last complete round; None if there is none yet."""

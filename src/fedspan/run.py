@@ -49,6 +49,7 @@ class Info:
     round: int
     estimate: Array
     metrics: dict[str, float]
+    ledger: Ledger  # of the run so far
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def run(
             if checkpoint and (done % checkpoint.every == 0 or done == rounds or algorithm.done(state)):
                 checkpoint.save(name, done, state, session.snapshot())
             if callback:
-                callback(Info(done, algorithm.estimate(state), algorithm.metrics(state)))
+                callback(Info(done, algorithm.estimate(state), algorithm.metrics(state), ledger))
     finally:
         session.close()
     return Result(state, done, algorithm.done(state), ledger)

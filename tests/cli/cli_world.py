@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fedspan.cli.tasks import TASKS
+
 NAMES = ["age", "height", "weight", "pulse", "steps"]
+IDS = [f"p{i:02d}" for i in range(60)]
 
 
 def write_csv(path: Path, X: Any, names: list[str]) -> None:
@@ -36,3 +39,40 @@ def spawn(*words: object, **options: Any) -> subprocess.Popen[str]:
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **options.pop("env", {})}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "pipesize": 4096}
     return subprocess.Popen(command, env=environment, start_new_session=True, **{**pipes, **options})
+
+
+def table(path: Path, X: Any, **columns: Any) -> None:
+    """A CSV file of numbers, with further columns of text."""
+    head = [*(f"x{j}" for j in range(X.shape[1])), *columns]
+    lines = [[*map(repr, row), *(str(values[i]) for values in columns.values())] for i, row in enumerate(X.tolist())]
+    path.write_text("\n".join(",".join(line) for line in [head, *lines]) + "\n")
+
+
+def write_jobs(folder: Path) -> None:
+    """One job for each task, and its data: three clients with rows, three with views of 60 people."""
+    rng = np.random.default_rng(0)
+    for i, name in enumerate(("north", "south", "west")):
+        X = rng.normal(size=(30, 3)) @ rng.normal(size=(3, 9)) + 0.1 * rng.normal(size=(30, 9))
+        table(
+            folder / f"{name}.csv",
+            X,
+            y=np.where(X[:, 0] > 0, "ill", "well"),
+            person=[f"{name}{j}" for j in range(30)],
+        )
+        hidden = np.random.default_rng(9).normal(size=(60, 2))
+        V = hidden @ rng.normal(size=(2, 5)) + 0.1 * rng.normal(size=(60, 5))
+        more = {"y": (hidden[:, 0] > 0).astype(int)} if i == 1 else {}
+        table(folder / f"view-{name}.csv", V, person=IDS, **more)
+    clients = '"north.csv", "south.csv", "west.csv"'
+    views = '"view-north.csv", "view-south.csv", "view-west.csv"'
+    for task, keys in {
+        "pca": "n_components = 2",
+        "svd": "n_components = 2",
+        "personalized": "n_components = 2",
+        "gcca": "n_components = 2",
+        "classifier": "hidden = 6\nbatch_size = 10\nrounds = 40\ncost_limit = 0.4",
+        "vertical-classifier": "hidden = 6\nbatch_size = 20\nrounds = 30",
+    }.items():
+        over = f"views = [{views}]" if TASKS[task].over == "views" else f"clients = [{clients}]"
+        text = f'[job]\ntask = "{task}"\n{keys}\nrandom_state = 3\n\n[data]\n{over}\nid = "person"\nlabel = "y"\n'
+        (folder / f"{task}.toml").write_text(text)

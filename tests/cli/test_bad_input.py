@@ -148,3 +148,45 @@ def test_a_strangers_file_survives_a_failed_run(world: Path, fedspan: Callable[.
     assert fedspan("run", "job.toml", "--out", "mine").exit_code == 2
     assert (world / "mine").is_dir()
     assert list((world / "mine").iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["report", "audit", "resume", "export"])
+@pytest.mark.parametrize("mine", ["report.html", "job.toml", "model.safetensors"])
+def test_a_folder_that_is_not_ours(world: Path, fedspan: Callable[..., Any], command: str, mine: str) -> None:
+    """Whatever it holds: a page, a job that no run wrote, a model of somebody else."""
+    (world / "theirs").mkdir()
+    (world / "theirs" / mine).write_text("[job]\n# not made by a run\n")
+    before = tree(world)
+    result = fedspan(command, "theirs", *(["--to", "onnx"] if command == "export" else []))
+    assert result.exit_code == 2, result.output
+    assert "need a run folder, as `fedspan run` makes it; theirs is none" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert fedspan("run", "job.toml", "--out", "theirs").exit_code == 2
+    assert fedspan("demo", "--out", "theirs").exit_code == 2
+    assert tree(world) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("model.safetensors", b"broken", "need a fedspan model, cannot read"),
+        ("model.safetensors", None, "run has no model yet; do: fedspan resume run"),
+        ("ledger.jsonl", None, "need the ledger of the run, run/ledger.jsonl is not there"),
+        ("ledger.jsonl", b"broken\nbroken\n", "need a ledger, line 1 of run/ledger.jsonl is not one of its events"),
+        ("scores.safetensors", b"broken", "need a fedspan table of scores, cannot read"),
+    ],
+)
+def test_a_damaged_run_folder_keeps_its_report(
+    world: Path, fedspan: Callable[..., Any], name: str, content: bytes | None, says: str
+) -> None:
+    assert fedspan("run", "job.toml", "--out", "run").exit_code == 0
+    if content is None:
+        (world / "run" / name).unlink()
+    else:
+        (world / "run" / name).write_bytes(content)
+    before = tree(world)
+    result = fedspan("report", "run")
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert tree(world) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from cli_world import tree
 
 from fedspan import FederatedPCA, __version__
+from fedspan.cli.doctor import GIVES
 
 Fedspan = Callable[..., Any]
 
@@ -60,16 +62,27 @@ def test_the_demo_replaces_a_demo_and_nothing_else(world: Path, fedspan: Fedspan
 def test_doctor_knows_what_is_missing_and_how_to_add_it(fedspan: Fedspan, monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib.metadata import PackageNotFoundError, version
 
-    def without_torch(name: str) -> str:
-        if name == "torch":
-            raise PackageNotFoundError(name)
-        return "1.0" if name in ("plotly", "nvflare") else version(name)
+    asked: list[str] = []
+    gone = {"torch", "onnx"}
 
-    monkeypatch.setattr("fedspan.cli.doctor.version", without_torch)
+    def some(name: str) -> str:
+        asked.append(name)
+        if name in gone:
+            raise PackageNotFoundError(name)
+        return version(name) if name in ("numpy", "scipy", "scikit-learn", "safetensors") else "1.0"
+
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = declared["optional-dependencies"]
+    lines = [f"{need}; extra == '{extra}'" for extra, needs in extras.items() for need in needs]
+    monkeypatch.setattr("fedspan.cli.doctor.requires", lambda name: lines)  # as a new installation would have them
+    monkeypatch.setattr("fedspan.cli.doctor.version", some)
     page = fedspan("doctor").stdout
-    for text in (__version__, version("numpy"), version("scikit-learn"), "threads", "cores"):
+    for text in (__version__, version("numpy"), version("scikit-learn"), "thread", "cores"):
         assert text in page
-    assert "pip install 'fedspan[deep]'" in page
+    assert "pip install 'fedspan[deep,onnx]'" in page
     assert "no (torch)" in page
-    assert "fedspan[report]" not in page
-    assert "fedspan[flare]" not in page
+    assert "no (onnx)" in page
+    assert set(GIVES) == set(extras) - {"all", "dev"}  # each extra has words
+    assert {"pyarrow", "skops", "mlflow-skinny", "tensorboard", "nvflare", "dp-accounting"} <= set(asked)
+    gone.clear()
+    assert "Nothing is missing." in fedspan("doctor").stdout

@@ -51,6 +51,9 @@ def test_a_private_secure_job_says_what_it_gave_and_what_it_cost(private: Path, 
     assert "differential privacy of single rows with epsilon 2 at delta 1e-06; secure aggregation" in report
     assert "of all clients together, and of none by itself, with noise: how many rows it has" in report
     assert "expected projection distance" in report
+    assert "<dt>ε spent</dt><dd>2 of 2</dd>" in report
+    assert "what the server saw of all clients together, with noise" in report
+    assert "Its noise cannot be repeated" in report
     assert Budget(private / "budgets" / "north.json").spent == pytest.approx(2.0, rel=1e-3)
 
 

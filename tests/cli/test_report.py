@@ -11,10 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from cli_world import rows, tree, write_csv
 
-from fedspan import FederatedPCA
+from fedspan import FederatedPCA, PersonalizedPCA
+from fedspan.cli.model_sections import by_round
+from fedspan.cli.points import participation
 from fedspan.cli.report import privacy, render
+from fedspan.cli.scores import _some, load_scores
 from fedspan.cli.svg import bar_chart, curve_chart, line_chart, picture
 from fedspan.ledger import Exchange, Ledger, Note, RoundEnd
 
@@ -24,8 +28,6 @@ Fedspan = Callable[..., Any]
 class Checker(HTMLParser):
     """Every element that is opened is closed, and nothing is fetched or run."""
 
-    VOID = ("meta", "br", "line", "circle", "rect", "polyline")
-
     def __init__(self, page: str) -> None:
         super().__init__()
         self.open: list[str] = []
@@ -34,7 +36,8 @@ class Checker(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert tag not in ("script", "link", "img", "iframe")
-        assert not {"src", "href", "onload"} & {name for name, _ in attrs}
+        assert not {"src", "onload"} & {name for name, _ in attrs}
+        assert dict(attrs).get("href") in (None, "audit.html")  # beside it, for who wants to know more
         self.seen.append(tag)
         if tag not in ("meta",):
             self.open.append(tag)
@@ -51,7 +54,7 @@ def test_the_report_of_a_run(world: Path, fedspan: Fedspan) -> None:
     page = (world / "run" / "report.html").read_text()
     checker = Checker(page)
     assert checker.open == []
-    assert checker.seen.count("svg") == 3  # two courses of KKT, the scree
+    assert checker.seen.count("svg") == 4  # two courses of KKT, the scree, rows in the first two components
     assert "http" not in page
     assert "2 principal components of 65 rows with 5 features at 2 clients, found by ssi in" in page
     assert "no differential privacy: epsilon is infinite" in page
@@ -61,8 +64,9 @@ def test_the_report_of_a_run(world: Path, fedspan: Fedspan) -> None:
     for text in ("height", "north", "south", "solver ssi", "seed 7", "random_state = 7", "numpy", "converged"):
         assert text in page
     assert f"<dt>rounds</dt><dd>{model.n_rounds_}</dd>" in page
-    answered = model.n_rounds_ + 2
-    assert page.count(f"{answered} of {answered}</td>") == 2
+    assert page.count(f"{model.n_rounds_} of {model.n_rounds_}</td>") == 2  # both clients in every round
+    assert "To repeat the run: save this as job.toml" in page
+    assert "has not been tried. To try it, keep the messages of a run" in page
     top = int(np.argmax(np.abs(model.components_[0])))
     assert f"{model.components_[0, top]:+.2f} {model.feature_names_in_[top]}" in page
 
@@ -152,6 +156,125 @@ def test_missed_exchanges_and_repeated_notes_are_shown() -> None:
     assert f"{asked} of {asked}</td>" in page
     assert "<li>same (×2)</li>" in page
     assert "the arrays of the task 'dance'" in privacy(ledger)
+
+
+def test_rows_are_where_the_model_puts_them(world: Path, fedspan: Fedspan) -> None:
+    assert fedspan("run", "job.toml", "--set", "job.scale=true", "--out", "run").exit_code == 0
+    model = FederatedPCA.load(world / "run" / "model.safetensors")
+    del model.feature_names_in_
+    kept = load_scores(world / "run" / "scores.safetensors")
+    assert kept is not None
+    for name, X in {"north": rows(0, 40), "south": rows(1, 25)}.items():
+        np.testing.assert_allclose(kept[name], model.transform(X), rtol=1e-5, atol=1e-5)
+    page = (world / "run" / "report.html").read_text()
+    svg = next(svg for svg in re.findall(r"<svg.*?</svg>", page) if "First two components: all 65 rows" in svg)
+    paths = ET.fromstring(svg).findall("path")  # noqa: S314
+    assert [path.find("title").text for path in paths] == ["north", "south"]  # type: ignore[union-attr]
+    places = [np.array(re.findall(r"M([\d.]+) ([\d.]+)h0", path.get("d", "")), dtype=float) for path in paths]
+    for name, drawn in zip(("north", "south"), places, strict=True):
+        for axis, way in ((0, 1), (1, -1)):  # up is down in SVG
+            assert np.corrcoef(way * drawn[:, axis], kept[name][:, axis])[0, 1] > 0.9999
+    assert "To pass this page on without them: <code>fedspan report run --without-rows</code>" in page
+
+    assert fedspan("report", "run", "--without-rows").exit_code == 0
+    without = (world / "run" / "report.html").read_text()
+    assert 'class="points' not in without
+    assert "Rows were left out of this page" in without
+
+
+@pytest.mark.parametrize(
+    ("sets", "says"),
+    [
+        (["secure.enabled=true"], "the job asks to protect them"),
+        (["privacy.epsilon=4", "privacy.delta=1e-3", "privacy.row_norm=5"], "the job asks to protect them"),
+        (["job.n_components=1"], "With one component there is nothing to scatter."),
+    ],
+)
+def test_rows_that_are_not_drawn(world: Path, fedspan: Fedspan, sets: list[str], says: str) -> None:
+    words = [word for text in ["job.solver=auto", *sets] for word in ("--set", text)]
+    assert fedspan("run", "job.toml", *words, "--out", "run").exit_code == 0
+    assert not (world / "run" / "scores.safetensors").exists()
+    page = (world / "run" / "report.html").read_text()
+    assert 'class="points' not in page
+    assert says in page
+
+
+def test_rows_that_stayed_elsewhere() -> None:
+    model = FederatedPCA(2, random_state=0).fit([rows(0, 50)])
+    page = render("", model.ledger_, model)
+    assert "Rows are not drawn: they are not in this run folder, and stay where they are." in page
+
+
+def test_some_of_many_rows_are_drawn_from_any_kind_of_matrix() -> None:
+    class Batches:
+        shape = (1000, 5)
+
+        def batches(self) -> Any:
+            yield from np.array_split(X, 7)
+
+    X = rows(0, 1000)
+    some = _some(X, 90)
+    assert some.shape == (90, 5)
+    assert (some[0] == X[0]).all()
+    assert (some[-1] == X[-1]).all()
+    np.testing.assert_array_equal(_some(Batches(), 90), some)
+    np.testing.assert_array_equal(_some(sp.csr_array(X), 90), some)
+    np.testing.assert_array_equal(_some(X[:3], 90), X[:3])
+
+
+def test_what_an_audit_found_is_in_the_report(world: Path, fedspan: Fedspan) -> None:
+    assert fedspan("run", "job.toml", "--transcript", "--out", "run").exit_code == 0
+    page = (world / "run" / "report.html").read_text()
+    assert "has not been tried. To try it: <code>fedspan audit run</code>" in page
+    assert fedspan("audit", "run").exit_code == 0
+    page = (world / "run" / "report.html").read_text()
+    Checker(page)
+    assert '<a href="audit.html">' in page
+    assert "<li>north, south: its second-moment matrix is known to the server" in page
+
+
+def test_who_took_part_is_drawn_if_not_all_did() -> None:
+    strips = {"a": [2, 2, 2], "b<": [2, 1, 0]}
+    svg = ET.fromstring(participation(strips, "t"))  # noqa: S314
+    assert [rect.get("class") for rect in svg.iter("rect")] == ["bar", "bar", "bar", "bar", "below"]
+    long = participation({"a": [2] * 999 + [1]}, "t")
+    assert long.count("<rect") == 120
+    assert long.count("below") == 1  # one round of many is still seen
+
+
+def test_like_clients_are_near_each_other_on_the_map() -> None:
+    rng = np.random.default_rng(0)
+    kinds = [np.linalg.qr(rng.normal(size=(9, 9)))[0] * 0.4 ** np.arange(9) for _ in range(2)]
+    clients = {f"{'ab'[i % 2]}{i}": rng.normal(size=(300, 9)) @ kinds[i % 2].T for i in range(6)}
+    model = PersonalizedPCA(2, shrinkage=0.01, random_state=0).fit(clients)
+    page = render("", model.ledger_, model)
+    svg = next(svg for svg in re.findall(r"<svg.*?</svg>", page) if "Map of the clients" in svg)
+    dots = ET.fromstring(svg).findall("circle")  # noqa: S314
+    at = {dot.find("title").text: np.array([float(dot.get("cx", 0)), float(dot.get("cy", 0))]) for dot in dots}  # type: ignore[union-attr]
+    assert set(at) == {*clients, "shared by all"}
+    near = max(np.linalg.norm(at[f"a{i}"] - at[f"a{j}"]) for i in (0, 2, 4) for j in (0, 2, 4))
+    far = min(np.linalg.norm(at[f"a{i}"] - at[f"b{j}"]) for i in (0, 2, 4) for j in (1, 3, 5))
+    assert far > 3 * near
+
+
+def test_a_password_in_an_address_is_not_shown() -> None:
+    model = FederatedPCA(2, random_state=0).fit([rows(0, 50)])
+    job = '[data.clients]\nnorth = "postgresql://ann:s3cret@db.example:5432/x"\nsouth = "sqlite:///b.db"\n'
+    page = render(job, model.ledger_, model)
+    assert "s3cret" not in page
+    assert "postgresql://ann:…@db.example:5432/x" in page
+    assert "sqlite:///b.db" in page
+
+
+def test_a_course_that_begins_far_off_is_drawn_from_where_it_can_be_seen() -> None:
+    ledger = Ledger()
+    for number in range(1, 101):
+        ledger.add(RoundEnd(number, 0.1, {"x": 1000.0 if number < 5 else float(number % 3)}))
+    drawn = by_round(ledger, {"x": "x"}, "the x")
+    assert "the x (from round 11 on; before that up to 1,000)" in drawn
+    for number in range(1, 101):
+        ledger.add(RoundEnd(number, 0.1, {"x": float(number)}))
+    assert "from round" not in by_round(ledger, {"x": "x"}, "the x")
 
 
 def test_charts_are_where_the_numbers_are() -> None:

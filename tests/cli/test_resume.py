@@ -82,17 +82,15 @@ def test_killed_again_and_again_at_any_moment(big: Path, fedspan: Fedspan) -> No
     assert fedspan(*words).exit_code == 0
     assert (big / "killed" / "model.safetensors").read_bytes() == (big / "whole" / "model.safetensors").read_bytes()
     left = {p.name for p in (big / "killed").rglob("*")}
-    assert left == {"job.toml", "ledger.jsonl", "checkpoint", "round.safetensors", "model.safetensors", "report.html"}
-
-
-def test_ctrl_c_says_how_to_go_on(big: Path, fedspan: Fedspan) -> None:
-    process = spawn("run", "job.toml", *LONG, "--out", "stopped", cwd=big)
-    wait_for_rounds(process, big / "stopped", 2)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate()
-    assert process.returncode == 1
-    assert stderr == "error: stopped; go on with: fedspan resume stopped\n"
-    assert fedspan("resume", "stopped").exit_code == 0
+    assert left == {
+        "job.toml",
+        "ledger.jsonl",
+        "checkpoint",
+        "round.safetensors",
+        "model.safetensors",
+        "report.html",
+        "scores.safetensors",
+    }
 
 
 def test_another_number_of_threads_gives_the_same_to_1e_12(big: Path) -> None:

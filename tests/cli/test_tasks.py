@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_world import spawn, tree
+from cli_world import IDS, spawn, table, tree, write_jobs
 from test_report import Checker
 from test_resume import wait_for_rounds
 
@@ -27,45 +27,12 @@ from fedspan.ledger import Ledger, Note
 from fedspan.protocol import tasks_of
 
 Fedspan = Callable[..., Any]
-IDS = [f"p{i:02d}" for i in range(60)]
-
-
-def table(path: Path, X: Any, **columns: Any) -> None:
-    """A CSV file of numbers, with further columns of text."""
-    head = [*(f"x{j}" for j in range(X.shape[1])), *columns]
-    lines = [[*map(repr, row), *(str(values[i]) for values in columns.values())] for i, row in enumerate(X.tolist())]
-    path.write_text("\n".join(",".join(line) for line in [head, *lines]) + "\n")
 
 
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one job for each task, and its data: three clients with rows, three with views of 60 people."""
-    rng = np.random.default_rng(0)
-    for i, name in enumerate(("north", "south", "west")):
-        X = rng.normal(size=(30, 3)) @ rng.normal(size=(3, 9)) + 0.1 * rng.normal(size=(30, 9))
-        table(
-            tmp_path / f"{name}.csv",
-            X,
-            y=np.where(X[:, 0] > 0, "ill", "well"),
-            person=[f"{name}{j}" for j in range(30)],
-        )
-        hidden = np.random.default_rng(9).normal(size=(60, 2))
-        V = hidden @ rng.normal(size=(2, 5)) + 0.1 * rng.normal(size=(60, 5))
-        more = {"y": (hidden[:, 0] > 0).astype(int)} if i == 1 else {}
-        table(tmp_path / f"view-{name}.csv", V, person=IDS, **more)
-    clients = '"north.csv", "south.csv", "west.csv"'
-    views = '"view-north.csv", "view-south.csv", "view-west.csv"'
-    for task, keys in {
-        "pca": "n_components = 2",
-        "svd": "n_components = 2",
-        "personalized": "n_components = 2",
-        "gcca": "n_components = 2",
-        "classifier": "hidden = 6\nbatch_size = 10\nrounds = 40\ncost_limit = 0.4",
-        "vertical-classifier": "hidden = 6\nbatch_size = 20\nrounds = 30",
-    }.items():
-        over = f"views = [{views}]" if TASKS[task].over == "views" else f"clients = [{clients}]"
-        text = f'[job]\ntask = "{task}"\n{keys}\nrandom_state = 3\n\n[data]\n{over}\nid = "person"\nlabel = "y"\n'
-        (tmp_path / f"{task}.toml").write_text(text)
+    """A folder with one job for each task, and its data; the working directory."""
+    write_jobs(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

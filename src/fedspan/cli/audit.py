@@ -67,6 +67,7 @@ def examine(folder: RunFolder, job: Job, console: Console, most: int) -> None:
     with folder.locked():
         audit = gather(folder, job, most)
         write_whole(folder.audit, render(audit))
+        write_whole(folder.audited, "".join(f"{line}\n" for line in findings(audit)))
     for line in summary(audit):
         say(console, line)
     say(console, f"audit: {folder.audit}")
@@ -85,7 +86,7 @@ def gather(folder: RunFolder, job: Job, most: int) -> Audit:
             "the messages were not kept, so no attack was tried; to keep them, run the job again with --transcript"
         )
         return audit
-    if job.secure or job.privacy:
+    if job.secure.get("enabled") or job.privacy:
         audit.notes += protected(job, ledger, list(transcript.talks(channel)))
         return audit
     if server is None:
@@ -226,6 +227,21 @@ def summary(audit: Audit) -> Iterator[str]:
         yield f"was row {audit.row} there (of client {audit.at!r})? for an attacker who knows all its other rows:"
         yield from columns([["task", "array", "score", "answer"], *told_rows(audit)])
     yield from ["", *(f"note: {note}" for note in audit.notes)] if audit.notes else []
+
+
+def findings(audit: Audit) -> Iterator[str]:
+    """What it comes to, in a few lines for the report."""
+    by_verdict: dict[str, list[str]] = {}
+    for e, row in zip(audit.evidence, evidence_rows(audit), strict=True):
+        by_verdict.setdefault(row[-1], []).append(e.client)
+    for verdict, clients in by_verdict.items():
+        few = ", ".join(clients[:5]) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
+        yield f"{few}: {verdict}"
+    sure = list(dict.fromkeys(row[0] for row in told_rows(audit) if row[-1] == "certain"))
+    if audit.told:
+        found = f"is seen with certainty from {', '.join(sure)}" if sure else "is not seen with certainty"
+        yield f"row {audit.row} of {audit.at}, for an attacker who knows all other rows: {found}"
+    yield from audit.notes
 
 
 def released_rows(audit: Audit) -> list[list[str]]:

@@ -15,12 +15,15 @@ from rich.table import Table
 from fedspan import __version__
 from fedspan.engines.inprocess import cores
 
-_GIVES = {
-    "deep": "deep GCCA (torch networks)",
-    "privacy": "privacy accounting, secure aggregation",
+GIVES = {
     "data": "Parquet, Arrow and PostgreSQL clients, faster CSV",
-    "report": "interactive charts in reports",
+    "privacy": "differential privacy, secure aggregation",
     "flare": "federations over a network (NVIDIA FLARE)",
+    "deep": "deep GCCA, torch models as classifiers",
+    "onnx": "model.to_onnx(), fedspan export --to onnx",
+    "skops": "fedspan export --to sklearn",
+    "mlflow": "fedspan.callbacks.MLflowLogger",
+    "tensorboard": "fedspan.callbacks.TensorBoardLogger",
 }
 
 
@@ -30,25 +33,24 @@ def examine(console: Console) -> None:
     for what, value in _core().items():
         here.add_row(what, value)
     console.print(here)
-    extras = Table(
-        "extra",
-        "gives",
-        "installed",
-        title="Extras: this version uses data, later ones the others",
-        title_justify="left",
-    )
-    extras.add_column("to add it", no_wrap=True)
-    for extra, gives in _GIVES.items():
+    extras = Table("extra", "gives", "here", title="Extras: the rest works without them", title_justify="left")
+    lost = []
+    for extra, gives in GIVES.items():
         missing = _missing(extra)
-        add = escape(f"pip install 'fedspan[{extra}]'")  # or rich would read the brackets as markup
-        extras.add_row(extra, gives, f"no ({', '.join(missing)})" if missing else "yes", add if missing else "")
+        lost += [extra] if missing else []
+        extras.add_row(extra, gives, f"no ({', '.join(missing)})" if missing else "yes")
     console.print(extras)
+    if lost:
+        add = escape(f"pip install 'fedspan[{','.join(lost)}]'")  # or rich would read the brackets as markup
+        console.print(f"To add what is missing, or some of it: {add}", soft_wrap=True, highlight=False)
+    else:
+        console.print("Nothing is missing.")
 
 
 def _core() -> dict[str, str]:
     names = ("numpy", "scipy", "scikit-learn", "safetensors")
     pools = [p for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"]
-    blas = {f"{p['internal_api']} {p['version']}, {p['num_threads']} threads" for p in pools}
+    blas = {f"{p['internal_api']} {p['version']}, {_threads(p['num_threads'])}" for p in pools}
     return {
         "fedspan": __version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
@@ -56,6 +58,10 @@ def _core() -> dict[str, str]:
         "BLAS": "; ".join(sorted(blas)) or "unknown",
         "cores": f"{cores()} for this process",
     }
+
+
+def _threads(number: int) -> str:
+    return f"{number} thread{'' if number == 1 else 's'}"
 
 
 def _missing(extra: str) -> list[str]:

@@ -35,9 +35,11 @@ class RunFolder:
         self.ledger = path / "ledger.jsonl"
         self.checkpoint = path / "checkpoint"
         self.report = path / "report.html"
+        self.scores = path / "scores.safetensors"  # rows for the report's scatter, if they may be drawn
         self.transcript = path / "transcript"  # only if the job asks for it
         self.audit = path / "audit.html"
         self.federation = path / "federation.json"  # where the run is, if not here
+        self.audited = path / "audit.txt"  # what it found, in a few lines
         self._made: list[Path] = []  # folders that were not there before, the innermost first
 
     @classmethod
@@ -103,7 +105,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """All that a run writes, but for the job: a folder without it would belong to nobody."""
-        for file in (self.model, self.ledger, self.report, self.audit, self.federation):
+        for file in (self.model, self.ledger, self.scores, self.report, self.audit, self.audited, self.federation):
             file.unlink(missing_ok=True)
         for place in (self.checkpoint, self.transcript):
             shutil.rmtree(place, ignore_errors=True)
@@ -111,5 +113,15 @@ class RunFolder:
 
 def _temporary(entry: Path) -> bool:
     """Whether a crash of `write_whole` left this."""
-    ours = (".job.toml.", ".model.", ".ledger.", ".report.", ".round.", ".audit.", ".message-", ".federation.")
+    ours = (
+        ".job.toml.",
+        ".model.",
+        ".ledger.",
+        ".report.",
+        ".scores.",
+        ".round.",
+        ".audit.",
+        ".message-",
+        ".federation.",
+    )
     return entry.is_file() and entry.name.startswith(ours)

@@ -33,7 +33,7 @@ _WRITTEN: dict[str, tuple[type, ...]] = {
     "solver": (str,), "method": (str,), "step": (str,), "class_weight": (str,), "random_state": (int,),
     "participation": (dict,),
 }  # fmt: skip
-_LEAST = {
+LEAST = {
     "job.n_components": 1,
     "job.max_rounds": 1,
     "job.rounds": 1,
@@ -70,7 +70,7 @@ def schema(task: str) -> dict[str, dict[str, tuple[type, ...]]]:
     """Every table, every key, and the types of its values."""
     return {
         "job": {"task": (str,), **parameters(task)},
-        "data": job_data.KEYS,
+        "data": dict(job_data.KEYS),
         "privacy": {
             "epsilon": (float,),
             "delta": (float,),
@@ -276,8 +276,8 @@ def _value(table: str, key: str, value: Any, known: Mapping[str, tuple[type, ...
     if type(value) not in kinds or (table == "data" and not job_data.items_fit(key, value)):
         need = _SAYS_OF.get(where) or " or ".join(_SAYS[kind] for kind in kinds if kind in _SAYS)
         raise InputError(f"need {where} to be {need}, got {value!r}")
-    if where in _LEAST and value < _LEAST[where]:
-        raise InputError(f"need {where} to be at least {_LEAST[where]}, got {value!r}")
+    if where in LEAST and value < LEAST[where]:
+        raise InputError(f"need {where} to be at least {LEAST[where]}, got {value!r}")
     return value
 
 

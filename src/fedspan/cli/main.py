@@ -105,6 +105,20 @@ def new(
 
 
 @app.command()
+def schema(
+    out: Annotated[Path | None, typer.Option(help="The file to write; default: print it.")] = None,
+) -> None:
+    """The JSON schema of job files, for editors. Beside a job.schema.json, `fedspan new` refers to it."""
+    from fedspan.cli.schema import text, write_schema
+
+    if out is None:
+        typer.echo(text(), nl=False)
+    else:
+        write_schema(out)
+        typer.echo(f"wrote {out}")
+
+
+@app.command()
 def run(
     job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job file.", show_default=False)],
     set_: Annotated[
@@ -169,13 +183,18 @@ def resume(folder: _Folder) -> None:
 
 
 @app.command()
-def report(folder: _Folder) -> None:
+def report(
+    folder: _Folder,
+    without_rows: Annotated[
+        bool, typer.Option("--without-rows", help="Draw no single rows, to pass the page on; default: they are drawn.")
+    ] = False,
+) -> None:
     """Write report.html anew from what is in a run folder."""
     from fedspan.cli.folder import RunFolder
     from fedspan.cli.runner import rewrite_report
 
     place, _ = RunFolder.find(folder)
-    rewrite_report(place)
+    rewrite_report(place, not without_rows)
     typer.echo(f"report: {place.report}")
 
 
@@ -191,9 +210,31 @@ def audit(
     """
     from fedspan.cli.audit import examine
     from fedspan.cli.folder import RunFolder
+    from fedspan.cli.runner import rewrite_report
 
     place, job = RunFolder.find(folder)
     examine(place, job, _console(), clients)
+    if place.model.exists():
+        rewrite_report(place)
+
+
+@app.command()
+def export(
+    folder: _Folder,
+    to: Annotated[str, typer.Option(metavar="sklearn|onnx", help="What to write.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="A new file; default: model.skops or model.onnx in the run folder.")
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Whose components, of a personalized model; default: none, which others need.")
+    ] = None,
+) -> None:
+    """Write a run's model as a fitted scikit-learn estimator (skops) or an ONNX graph; needs no fedspan to be used."""
+    from fedspan.cli.export import export as write
+    from fedspan.cli.folder import RunFolder
+
+    place, job = RunFolder.find(folder)
+    typer.echo(f"wrote {write(place, job, to, out, client)}")
 
 
 @app.command()

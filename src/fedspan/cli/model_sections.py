@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from fedspan.cli.page import figure, table
-from fedspan.cli.progress import count, size
-from fedspan.cli.releases import shown
-from fedspan.cli.sections import Section, component_pictures, largest_loadings, sizes
+from fedspan.cli.points import client_map, scatter
+from fedspan.cli.progress import count
+from fedspan.cli.sections import Drawn, Section, component_pictures, largest_loadings, sizes
 from fedspan.cli.svg import bar_chart, curve_chart
 from fedspan.estimators.distances import distances_svg
-from fedspan.ledger import Exchange, Ledger
+from fedspan.ledger import Ledger
 
+_ENTITIES = 4000  # points of a scatter
+_MAPPED = 300  # clients in their map
 _MOST = 50  # rows of a table of clients or components
 _KINDS = ("equal weight", "by number of rows")
 _SLACK = 1e-9  # below this a slack is rounding error
@@ -36,7 +38,19 @@ def by_round(ledger: Ledger, curves: Mapping[str, str], caption: str, level: flo
     if len(rounds) < 2:
         return ""
     named = {name: values[metric] for name, metric in curves.items()}
-    return figure(caption, curve_chart(rounds, named, caption, "round", level=level))
+    start = _settled(list(named.values()))
+    if start:
+        caption += f" (from round {rounds[start]} on; before that up to {number(max(map(max, named.values())))})"
+    named = {name: ys[start:] for name, ys in named.items()}
+    return figure(caption, curve_chart(rounds[start:], named, caption, "round", level=level))
+
+
+def _settled(curves: list[list[float]]) -> int:
+    """Where to begin drawing: after the first tenth, if that is so large that nothing else would be seen."""
+    start = len(curves[0]) // 10
+    span = max(map(max, curves)) - min(map(min, curves))
+    rest = max(max(ys[start:]) for ys in curves) - min(min(ys[start:]) for ys in curves)
+    return start if rest < 0.1 * span else 0
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -66,15 +80,13 @@ def _personal_figures(model: Any, last: dict[str, float]) -> dict[str, str]:
     }
 
 
-def _personal(model: Any, ledger: Ledger) -> str:
-    charts = [_distances(model), _held_out(model)]
+def _personal(model: Any, ledger: Ledger, drawn: Drawn) -> str:
+    charts = [_map(model), _distances(model), _held_out(model)]
     parts = [
         "<h2>Clients and what they share</h2>",
         f"<p>{escape(_in_words(model))}</p>",
         f'<div class="charts">{"".join(charts)}</div>',
         _farthest(model),
-        "<h2>What each exchange showed to the server</h2>",
-        _exchanges(ledger),
         "<h2>Shared components</h2>",
         table(
             ["no.", "largest loadings"],
@@ -103,6 +115,23 @@ def _in_words(model: Any) -> str:
         f"client's components span what the shared ones do, 1 that they have nothing in common; the mean is "
         f"{model.mean_distance_:.3f}."
     )
+
+
+def _map(model: Any) -> str:
+    """The clients' subspaces in the plane: classical scaling of their distances, with the shared one among them."""
+    if model.components_ is None or model.n_clients_ < 3:
+        return ""
+    U = np.concatenate([model.components_[:_MAPPED], model.shared_components_[None]])  # (m + 1, k, d)
+    m, k, d = U.shape
+    angles = (U.reshape(m * k, d) @ U.reshape(m * k, d).T).reshape(m, k, m, k)
+    squares = np.clip(1.0 - (angles**2).sum(axis=(1, 3)) / k, 0.0, None)  # 0: the same span, 1: nothing in common
+    centre = np.eye(m) - 1.0 / m
+    theta, V = np.linalg.eigh(-0.5 * centre @ squares @ centre)
+    plane = V[:, -2:][:, ::-1] * np.sqrt(np.clip(theta[-2:][::-1], 0.0, None))
+    held = np.clip(theta[-2:], 0.0, None).sum() / (np.clip(theta, 0.0, None).sum() or 1.0)
+    caption = f"Map of the clients ({held:.0%} of their distances): like ones are near; the ring is what all share"
+    names = [str(name) for name in model.client_names_[:_MAPPED]]
+    return figure(caption, client_map(names, plane[:-1], plane[-1], caption))
 
 
 def _distances(model: Any) -> str:
@@ -143,20 +172,6 @@ def _farthest(model: Any) -> str:
     return "<h2>From the farthest client to the nearest</h2>" + table(["client", "distance"], rows, numbers={1})
 
 
-def _exchanges(ledger: Ledger) -> str:
-    groups: dict[str, list[Exchange]] = {}
-    for event in ledger.events:
-        if isinstance(event, Exchange):
-            groups.setdefault(event.task, []).append(event)
-    rows = []
-    for task, events in groups.items():
-        rounds = sorted({e.round for e in events})
-        when = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
-        sent = sum(sum(e.bytes_up) for e in events)
-        rows.append([when, task, size(sent), shown(ledger, task)])
-    return table(["round", "exchange", "up", "what the server saw of each client"], rows, numbers={2})
-
-
 PERSONALIZED = Section(
     "Personalized PCA", _personal_summary, sizes, _personal, figures=_personal_figures, change="change of the objective"
 )
@@ -188,7 +203,7 @@ def _gcca_figures(model: Any, last: dict[str, float]) -> dict[str, str]:
     return out
 
 
-def _gcca(model: Any, ledger: Ledger) -> str:
+def _gcca(model: Any, ledger: Ledger, drawn: Drawn) -> str:
     charts = [
         by_round(ledger, {"cost": "cost"}, "Cost, by round"),
         by_round(ledger, {"alignment accuracy": "accuracy"}, "Alignment accuracy of the rows held out, by round"),
@@ -199,6 +214,13 @@ def _gcca(model: Any, ledger: Ledger) -> str:
     if k > 1:
         caption = "Mean correlation of the views with each common component, in percent"
         charts.append(figure(caption, bar_chart(np.clip(mean, 0, None).tolist(), caption, "component")))
+    if k > 1 and drawn.allowed:
+        step = -(-len(model.common_) // _ENTITIES)
+        few = f"{len(model.common_[::step]):,} of {model.n_samples_:,} entities" if step > 1 else "each point an entity"
+        caption = f"First two common components, {few}"
+        charts.append(
+            figure(caption, scatter({"": model.common_[::step, :2]}, caption, ("component 1", "component 2")))
+        )
     head = ["view", "features", "variance", *(str(i + 1) for i in range(shown_k))]
     rows = [
         [str(name), f"{n:,}", f"{part:.1%}", *(f"{c:.3f}" for c in correlations[:shown_k])]
@@ -248,7 +270,7 @@ def _classifier_figures(model: Any, last: dict[str, float]) -> dict[str, str]:
     return out | {"parameters": f"{len(model.coef_):,}"}
 
 
-def _classifier(model: Any, ledger: Ledger) -> str:
+def _classifier(model: Any, ledger: Ledger, drawn: Drawn) -> str:
     limits = list(model.verified_) or [
         f"limit {m}" for m in range(1, 9) if any(f"slack_{m}" in r for r in ledger.history())
     ]

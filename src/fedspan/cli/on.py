@@ -112,7 +112,7 @@ def _follow(rows: Any, job: Job, console: Console, ledger: Ledger) -> None:
             event = event_from(row)
             ledger.add(event)
             if isinstance(event, RoundEnd) and event.round > 0:
-                progress(Info(event.round, None, event.metrics))  # type: ignore[arg-type]
+                progress(Info(event.round, None, event.metrics, ledger))  # type: ignore[arg-type]
 
 
 def _admin() -> Any:

@@ -8,9 +8,10 @@ from html import escape
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfbfa; --card: #fff; --ink: #1d2126; --soft: #5c6570; --rule: #e1e4e8;
-  --blue: #2563b8; --orange: #c2570c; }
+  --blue: #2563b8; --orange: #b34f08; --p2: #15803d; --p3: #a21caf; --p4: #b91c1c; --p5: #0e7490; --p6: #854d0e; }
 @media (prefers-color-scheme: dark) { :root { --paper: #14171a; --card: #1c2024; --ink: #e6e8ea; --soft: #9aa4ae;
-  --rule: #31373d; --blue: #6ea8f0; --orange: #f0a060; } }
+  --rule: #31373d; --blue: #6ea8f0; --orange: #f0a060; --p2: #5fd08a; --p3: #e08af0; --p4: #f87171; --p5: #4fd0e6;
+  --p6: #d9b25c; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1080px; padding: 24px 16px 48px; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif; }
@@ -24,20 +25,37 @@ p { margin: 0 0 12px; max-width: 75ch; } .soft, figcaption { color: var(--soft);
 figure { margin: 0; padding: 12px; } figcaption { margin-bottom: 6px; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(84px, 1fr)); gap: 8px; }
 .pictures figure { padding: 8px; text-align: center; } .pictures figcaption { margin: 4px 0 0; }
-svg { display: block; width: 100%; height: auto; } svg.chart { max-width: 520px; margin: 0 auto; }
-svg text { fill: var(--soft); font: 13.5px system-ui, sans-serif; font-variant-numeric: tabular-nums; }
+svg { display: block; width: 100%; height: auto; } svg.chart { max-width: 460px; margin: 0 auto; }
+svg text { fill: var(--soft); font: 13px system-ui, sans-serif; font-variant-numeric: tabular-nums; }
 .grid { stroke: var(--rule); } .axis { stroke: var(--soft); } .level { stroke: var(--soft); stroke-dasharray: 5 4; }
 .line { fill: none; stroke: var(--blue); stroke-width: 2; stroke-linejoin: round; }
 .dot { fill: var(--blue); stroke: var(--card); stroke-width: 1.5; } .bar { fill: var(--blue); }
 .line1 { stroke: var(--orange); stroke-dasharray: 7 4; } .dot1 { fill: var(--orange); }
 .line2 { stroke: var(--soft); stroke-dasharray: 2 3; } .dot2 { fill: var(--soft); }
+.frame { fill: none; stroke: var(--rule); } .ring { fill: none; stroke: var(--orange); stroke-width: 2.5; }
+.points { fill: none; stroke-width: 4.5; stroke-linecap: round; stroke-opacity: .55; }
+.p0 { stroke: var(--blue); } .p1 { stroke: var(--orange); } .p2 { stroke: var(--p2); } .p3 { stroke: var(--p3); }
+.p4 { stroke: var(--p4); } .p5 { stroke: var(--p5); } .p6 { stroke: var(--p6); } .p7 { stroke: var(--soft); }
+.legend { font-size: .85rem; margin: 6px 0 0; }
+.legend i { display: inline-block; width: 10px; height: 10px; border-radius: 5px; }
+.k0 { background: var(--blue); } .k1 { background: var(--orange); } .k2 { background: var(--p2); }
+.k3 { background: var(--p3); } .k4 { background: var(--p4); } .k5 { background: var(--p5); }
+.k6 { background: var(--p6); } .k7 { background: var(--soft); }
+.meter { display: inline-block; width: 48px; height: 8px; margin-right: 8px; background: var(--rule); }
+.meter span { display: block; height: 8px; background: var(--blue); }
+a { color: var(--blue); } code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
 .above { fill: var(--blue); } .below { fill: var(--orange); }
 .table { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 6px 12px; border-bottom: 1px solid var(--rule); vertical-align: top; }
 tr:last-child td { border-bottom: 0; } th { color: var(--soft); font-weight: 500; font-size: .85rem; }
 .number { text-align: right; white-space: nowrap; } td:first-child { white-space: nowrap; }
 .keep { white-space: nowrap; display: inline-block; margin-right: 12px; }
-@media (max-width: 560px) { th, td { padding: 5px 7px; } table { font-size: .84rem; } }
+.table + p, .charts + p, .charts + .table { margin-top: 12px; }
+@media (min-width: 760px) { .charts:has(> :nth-child(4):last-child) { grid-template-columns: 1fr 1fr; } }
+@media (max-width: 560px) { th, td { padding: 5px 7px; } table { font-size: .84rem; } .meter { display: none; }
+  .wordy tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid var(--rule); }
+  .wordy td, .wordy th { border: 0; }
+  .wordy :last-child { flex-basis: 100%; } }
 ul { padding-left: 20px; margin: 0 0 12px; } li { max-width: 85ch; overflow-wrap: anywhere; }
 pre { overflow-x: auto; background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 12px;
   font: 13px/1.45 ui-monospace, monospace; }
@@ -74,8 +92,8 @@ def figure(caption: str, svg: str) -> str:
     return f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int]) -> str:
-    """Rows of text; the columns in `numbers` to the right."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int], kind: str = "") -> str:
+    """Rows of text; the columns in `numbers` to the right. Of kind "wordy", the last column is a sentence."""
 
     def cell(tag: str, column: int, text: str) -> str:
         kind = ' class="number"' if column in numbers else ""
@@ -83,4 +101,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int])
 
     lines = ["".join(cell("th", i, text) for i, text in enumerate(head))]
     lines += ["".join(cell("td", i, text) for i, text in enumerate(row)) for row in rows]
-    return f'<div class="table"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>'
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="table"><table class="{kind}">{body}</table></div>'

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from fedspan.ledger import Exchange, Ledger, RoundEnd
 from fedspan.run import Info
 
 _TINY = 1e-12  # a slack below this is rounding error
 _WATCH = {"objective": "objective"}
+_ACCOUNTING = 20.0  # how many times longer than the accounting of privacy took, until it is done again
+_CELL = 18  # columns of a terminal for one figure
 _WINDOW = 10  # rounds that the estimate of the time left looks back on
 
 
@@ -65,17 +68,27 @@ class Progress:
     """The callback of a run, as a context. It reads the ledger only from where it last stopped."""
 
     def __init__(
-        self, console: Console, ledger: Ledger, max_rounds: int, tol: float, watch: Mapping[str, str] = _WATCH
+        self,
+        console: Console,
+        ledger: Ledger,
+        max_rounds: int,
+        tol: float,
+        watch: Mapping[str, str] = _WATCH,
+        budget: tuple[float, float] | None = None,
+        notice: Callable[[], str] = str,
     ) -> None:
-        """`watch`: the metrics to show, by their labels, where they are known."""
+        """`watch`: the metrics to show, by their labels, where they are known; `budget`: ε and δ; `notice`: a line to
+        show below the figures."""
         self.console, self.ledger, self.max_rounds, self.tol, self.watch = console, ledger, max_rounds, tol, watch
+        self.budget, self.notice = budget, notice
+        self._spent, self._spent_at, self._spent_took = 0.0, 0.0, 0.0
         self.round, self.metrics = 0, dict[str, float]()
         self._seen, self._up, self._down, self._seconds = 0, 0, 0, 0.0
         self._errors: list[float] = []
         self._pace: list[float] = []
         self._asked: set[str] = set()  # in the round that goes on; `_last` is the round before
         self._answered: set[str] = set()
-        self._last = "0/0"
+        self._last, self._out = "0/0", list[str]()
         self._started = time.monotonic()
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=True)
 
@@ -108,12 +121,21 @@ class Progress:
             elif isinstance(event, RoundEnd):
                 self._seconds += event.seconds
                 self._last = f"{len(self._answered)}/{len(self._asked)}"
+                self._out = sorted(self._asked - self._answered)
                 self._asked, self._answered = set(), set()
                 if event.round > 0:  # round 0, the opening, has no estimate yet
                     self.round, self.metrics = event.round, event.metrics
                     self._errors.append(accuracy(event.metrics)[1])
                     self._pace = [*self._pace[1 - _WINDOW :], event.seconds]
         self._seen = len(self.ledger.events)
+
+    def _epsilon(self, delta: float) -> float:
+        """What was spent so far; accounting may take long, so it gets a twentieth of the time at most."""
+        now = time.monotonic()
+        if now - self._spent_at >= _ACCOUNTING * self._spent_took or self.round == self.max_rounds:
+            self._spent, self._spent_at = self.ledger.epsilon(delta), now
+            self._spent_took = time.monotonic() - now
+        return self._spent
 
     def _figures(self) -> dict[str, str]:
         label, error = accuracy(self.metrics)
@@ -129,9 +151,11 @@ class Progress:
             **({label: f"{error:.2e}"} if not math.isnan(error) else {}),
             "up": size(self._up),
             "down": size(self._down),
+            **({"ε": f"{self._epsilon(self.budget[1]):.3g}/{self.budget[0]:g}"} if self.budget else {}),
             "time": duration(self._seconds),
             "left": "about " + duration(left * sum(self._pace) / max(1, len(self._pace))),
             "answered": self._last,
+            **({"out": ", ".join(self._out[:2]) + (", …" if len(self._out) > 2 else "")} if self._out else {}),
         }
 
     def _fraction(self) -> float:
@@ -145,16 +169,20 @@ class Progress:
     def _render(self) -> RenderableType:
         if not self._errors:
             waited = duration(time.monotonic() - self._started)
-            return f"opening the clients … {waited}"
-        table = Table.grid(padding=(0, 3))
-        figures = self._figures()
-        for _ in figures:
-            table.add_column()
-        table.add_row(*(f"[dim]{label}[/dim]" for label in figures))
-        table.add_row(*figures.values())
+            return Text("\n".join(filter(None, [f"opening the clients … {waited}", self.notice()])))
+        figures = list(self._figures().items())
+        across = max(1, min(len(figures), (self.console.width - 1) // _CELL))
+        table = Table.grid()
+        for _ in range(across):
+            table.add_column(width=_CELL, no_wrap=True)
+        for first in range(0, len(figures), across):
+            cells = figures[first : first + across]
+            table.add_row(*(Text(label, "dim") for label, _ in cells))
+            table.add_row(*(Text(text) for _, text in cells))
         outer = Table.grid()
-        outer.add_row(ProgressBar(total=1.0, completed=self._fraction(), width=60))
+        outer.add_row(ProgressBar(total=1.0, completed=self._fraction(), width=min(60, self.console.width - 1)))
         outer.add_row(table)
+        outer.add_row(Text(self.notice()))
         return outer
 
 

@@ -25,7 +25,7 @@ from fedspan.protocol import Array, Sensitivity, tasks_of
 def protected(job: Job, ledger: Ledger, talks: Sequence[Talk]) -> list[str]:
     """One sentence for each thing that was tried."""
     notes = []
-    if job.secure:
+    if job.secure.get("enabled"):
         notes.append(_randomness(talks))
     elif job.privacy:
         notes += _noised(job, talks)

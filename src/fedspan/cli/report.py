@@ -3,46 +3,71 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping
 from html import escape
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from fedspan import __version__
 from fedspan.cli.model_sections import course
-from fedspan.cli.page import figure, figures, notes, page, table
+from fedspan.cli.page import figure, figures, notes, page
+from fedspan.cli.points import scatter
 from fedspan.cli.progress import accuracy, count, duration, size
 from fedspan.cli.releases import called
 from fedspan.cli.releases import privacy as privacy
-from fedspan.cli.sections import Section, section_of
+from fedspan.cli.scores import protected, why_not
+from fedspan.cli.sections import Drawn, Section, section_of
 from fedspan.cli.svg import curve_chart, line_chart
 from fedspan.cli.tasks import task_of
-from fedspan.ledger import Exchange, Ledger
+from fedspan.cli.traffic import audit, clients, exchanges
+from fedspan.ledger import Ledger
+from fedspan.protocol import Array
 
-_CLIENTS = 500  # how many are shown
+_PASSWORD, _HIDDEN = re.compile(r"(://[^:/@\s\"]*):[^@\s\"]+@"), r"\1:…@"  # of a database
 _DECADES = 20.0  # a cost whose largest is more than so many times its median is drawn on a log scale
 _ROUNDING = 1e-16  # an error below this is rounding error, and is drawn here
 
 
-def render(job: str, ledger: Ledger, model: Any) -> str:
-    """The whole page. `job` is the text of job.toml."""
+def render(
+    job: str,
+    ledger: Ledger,
+    model: Any,
+    scores: Mapping[str, Array] | None = None,
+    folder: Path | None = None,
+    with_rows: bool = True,
+) -> str:
+    """The whole page. `job` is the text of job.toml; `scores` are rows to draw; `folder` is where an audit may be."""
     section = section_of(task_of(model))
     solver = called(ledger, str(getattr(model, "solver", "")))
     summary = section.summary(model, f"{solver} in {count(model.n_rounds_, 'round')}")
     parts = [
         f"<h1>{escape(section.title)}</h1><p>{escape(summary)}</p>",
-        figures(_key_figures(section, ledger, model)),
+        figures(_key_figures(section, ledger, model, job)),
         f"<p><strong>Privacy:</strong> {escape(privacy(ledger, job))}</p>",
         "<h2>Convergence</h2>", _convergence(section, ledger, model),
-        section.own(model, ledger),
-        "<h2>Clients</h2>", _clients(ledger),
+        section.own(model, ledger, _rows(job, model, scores, folder, with_rows)),
+        "<h2>What each exchange showed to the server</h2>", exchanges(ledger), audit(folder),
+        "<h2>Clients</h2>", clients(ledger),
         "<h2>Notes</h2>", notes(ledger.notes),
-        f"<h2>The job</h2><p>Seed {model.seed_}.</p><pre>{escape(job)}</pre>",
+        f"<h2>The job</h2><p>Seed {model.seed_}. To repeat the run: save this as job.toml, then "
+        f"<code>fedspan run job.toml</code>, with the versions in the notes.{_unrepeatable(job)}</p>"
+        f"<pre>{escape(_PASSWORD.sub(_HIDDEN, job))}</pre>",
         f'<p class="soft">Written by fedspan {escape(__version__)} from job.toml, ledger.jsonl and '
         "model.safetensors in this folder. Bytes are those of the encoded messages; what was sent twice counts twice."
         "</p>",
     ]  # fmt: skip
     return page("fedspan report", parts)
+
+
+def _unrepeatable(job: str) -> str:
+    noise = tomllib.loads(job).get("privacy")
+    return (
+        " Its noise cannot be repeated: the clients' machines drew it." if noise and not noise.get("simulate") else ""
+    )
 
 
 def outcome(model: Any, ledger: Ledger) -> str:
@@ -61,7 +86,22 @@ def outcome(model: Any, ledger: Ledger) -> str:
     return "stopped before tol was met" if model.tol > 0 else "all rounds run (tol = 0)"
 
 
-def _key_figures(section: Section, ledger: Ledger, model: Any) -> dict[str, str]:
+def _rows(job: str, model: Any, scores: Mapping[str, Array] | None, folder: Path | None, with_rows: bool) -> Drawn:
+    """Some rows in the first two components, or why not."""
+    if not with_rows:
+        return Drawn(False, note="Rows were left out of this page (--without-rows).")
+    if not scores:
+        return Drawn(not protected(job), note=escape(why_not(job, model)) if hasattr(model, "basis_") else "")
+    shown, ratio = sum(map(len, scores.values())), model.explained_variance_ratio_
+    many = f"{shown:,} of {model.n_samples_:,} rows" if shown < model.n_samples_ else f"all {shown:,} rows"
+    caption = f"First two components: {many}, coloured by client"
+    chart = scatter(scores, caption, (f"component 1 ({ratio[0]:.1%})", f"component 2 ({ratio[1]:.1%})"))
+    command = f"fedspan report {shlex.quote(str(folder)) if folder else 'DIR'} --without-rows"
+    note = f"Each point is one row of a client. To pass this page on without them: <code>{escape(command)}</code>"
+    return Drawn(figure=figure(caption, chart), note=note)
+
+
+def _key_figures(section: Section, ledger: Ledger, model: Any, job: str) -> dict[str, str]:
     last = (ledger.history() or [{}])[-1]
     figures = {
         "rounds": str(model.n_rounds_),
@@ -77,6 +117,10 @@ def _key_figures(section: Section, ledger: Ledger, model: Any) -> dict[str, str]
         figures["KKT violation" if label == "KKT" else section.change] = (
             f"{error:.2e}" if error >= _ROUNDING else f"below {_ROUNDING:g}"
         )
+    given = tomllib.loads(job).get("privacy", {})
+    epsilon = ledger.epsilon(given["delta"]) if given else math.inf
+    if not math.isinf(epsilon):
+        figures["ε spent"] = f"{epsilon:.3g} of {given['epsilon']:g}"
     if "floor" in last:
         figures["floor of the change"] = f"{last['floor']:.2g}"
     return figures | section.figures(model, last)
@@ -111,34 +155,3 @@ def _convergence(section: Section, ledger: Ledger, model: Any) -> str:
         many = f"{count(model.n_rounds_, 'round')}, in which nothing showed the server its progress"
         return f"<p>{'One round' if model.n_rounds_ == 1 else many}: there is no course to draw.</p>"
     return f'<div class="charts">{"".join(charts)}</div>'
-
-
-def _clients(ledger: Ledger) -> str:
-    up, down, asked, answered = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-    part: dict[str, set[int]] = {}  # the rounds in which a client answered
-    seconds: dict[str, float] = {}
-    for event in ledger.events:
-        if isinstance(event, Exchange):
-            lists = zip(event.clients, event.bytes_up, event.bytes_down, event.seconds, strict=True)
-            for client, u, d, s in lists:
-                up[client] += u
-                down[client] += d
-                seconds[client] = seconds.get(client, 0.0) + s
-                asked[client] += 1
-                answered[client] += client not in event.missing
-                if client not in event.missing and event.round > 0:
-                    part.setdefault(client, set()).add(event.round)
-    rows = [
-        [
-            c,
-            size(up[c]),
-            size(down[c]),
-            duration(seconds[c]),
-            f"{len(part.get(c, ()))} of {ledger.rounds}",
-            f"{answered[c]} of {asked[c]}",
-        ]
-        for c in sorted(seconds)[:_CLIENTS]
-    ]
-    more = f"<p>And {len(seconds) - _CLIENTS:,} more, in ledger.jsonl.</p>" if len(seconds) > _CLIENTS else ""
-    head = ["client", "up", "down", "time", "rounds", "answered"]
-    return table(head, rows, numbers={1, 2, 3, 4, 5}) + more

@@ -13,11 +13,14 @@ from typing import Any
 from rich.console import Console
 
 from fedspan import __version__
+from fedspan.callbacks import chain
 from fedspan.checkpoint import Checkpoint
 from fedspan.cli.folder import RunFolder
 from fedspan.cli.job import Job, load
 from fedspan.cli.progress import Progress, count, duration, say, size
 from fedspan.cli.report import outcome, render
+from fedspan.cli.scores import Watched, keep_scores, load_scores
+from fedspan.cli.stop import NOTICE, Stop
 from fedspan.cli.tasks import TASKS, estimator, rounds_of
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import FedspanError, InputError
@@ -36,7 +39,8 @@ def execute(folder: RunFolder, job: Job, console: Console, *, new: bool) -> Any:
             model.save(folder.model)
             write_report(folder, ledger, model)
         except KeyboardInterrupt:
-            raise FedspanError(f"stopped; go on with: {command('resume', folder)}") from None
+            where = f"after round {ledger.rounds}" if ledger.rounds else "before the first round was over"
+            raise FedspanError(f"stopped {where}; go on with: {command('resume', folder)}") from None
         except Exception as error:
             ledger.close()
             untouched = ledger.exchanges == exchanges
@@ -65,18 +69,21 @@ def announce(folder: RunFolder, console: Console, model: Any) -> None:
         say(console, f"transcript: {folder.transcript}, all that the clients released; to attack it: {attack}")
 
 
-def write_report(folder: RunFolder, ledger: Ledger, model: Any) -> None:
+def write_report(folder: RunFolder, ledger: Ledger, model: Any, with_rows: bool = True) -> None:
     """Replace report.html."""
-    write_whole(folder.report, render(folder.job.read_text(encoding="utf-8"), ledger, model))
+    job, scores = folder.job.read_text(encoding="utf-8"), load_scores(folder.scores)
+    write_whole(folder.report, render(job, ledger, model, scores, folder.path, with_rows))
 
 
-def rewrite_report(folder: RunFolder) -> None:
+def rewrite_report(folder: RunFolder, with_rows: bool = True) -> None:
     """The report of a complete run, from its files alone."""
     if not folder.model.exists():
         raise InputError(f"need a complete run, {folder.path} has no model yet; do: {command('resume', folder)}")
+    if not folder.ledger.exists():
+        raise InputError(f"need the ledger of the run, {folder.ledger} is not there; restore it")
     with folder.locked():
         ledger = Ledger.read(folder.ledger)
-        write_report(folder, ledger, estimator(load(folder.job).task).load(folder.model))
+        write_report(folder, ledger, estimator(load(folder.job).task).load(folder.model), with_rows)
 
 
 def command(name: str, folder: RunFolder) -> str:
@@ -96,8 +103,9 @@ def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
         key = "data.table" if job.timeout is None else "run.timeout"
         raise InputError(f"{key}: all clients are in this process; it is for federations, leave it out or add --on")
     ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
-    model = estimator(job.task)(**job.options(), checkpoint=Checkpoint(folder.checkpoint, job.checkpoint_every))
-    engine = partial(InProcess, transcript=folder.transcript) if job.transcript else None
+    checkpoint = Checkpoint(folder.checkpoint, job.checkpoint_every)
+    model = estimator(job.task)(**job.options(), checkpoint=checkpoint)
+    engine = Watched(partial(InProcess, transcript=folder.transcript) if job.transcript else InProcess)
     model.set_params(engine=engine)
     task = TASKS[job.task]
     given, options = task.arguments(job.prepared(ledger, engine))
@@ -113,10 +121,17 @@ def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = tell
-        with Progress(console, ledger, rounds_of(model), getattr(model, "tol", 0.0), task.watch) as progress:
-            model.set_params(callback=progress).fit(*given, **options, ledger=ledger)
+        stop = Stop(checkpoint, quiet=console.is_terminal)
+        budget = (job.privacy["epsilon"], job.privacy["delta"]) if job.privacy else None
+        progress = Progress(
+            console, ledger, rounds_of(model), getattr(model, "tol", 0.0), task.watch, budget,
+            lambda: NOTICE if stop.asked else "",
+        )  # fmt: skip
+        with stop, progress:
+            model.set_params(callback=chain(progress, stop)).fit(*given, **options, ledger=ledger)
     for text in told:
         ledger.add(Note(f"warning: {text}"))
+    keep_scores(folder.scores, job, model, engine.data)
     return model
 
 

@@ -22,14 +22,24 @@ _COMPONENTS, _LOADINGS, _PICTURES, _PIXELS = 6, 5, 12, 1024  # how much is shown
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """Single rows in the first two components: a figure and a note, or only the note on why there is none."""
+
+    allowed: bool = True
+    figure: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Section:
     """`summary` is one sentence around what it is told of how the model was found; `own` are the HTML parts between
-    convergence and clients; `course` are metrics to draw on a plain scale, with what they are called."""
+    convergence and clients (told of the rows that may be drawn); `course` are metrics to draw on a
+    plain scale, with what they are called."""
 
     title: str
     summary: Callable[[Any, str], str]
     sizes: Callable[[Any], dict[str, str]]
-    own: Callable[[Any, Ledger], str]
+    own: Callable[[Any, Ledger, Drawn], str]
     course: tuple[tuple[str, str], ...] = ()
     figures: Callable[[Any, dict[str, float]], dict[str, str]] = lambda model, last: {}
     change: str = "change of the estimate"  # what the metric of that name is here
@@ -54,7 +64,7 @@ def spectral(title: str, noun: str, share: str) -> Section:
             f"{model.explained_variance_ratio_.sum():.1%} of the {share}."
         )
 
-    def own(model: Any, ledger: Ledger) -> str:
+    def own(model: Any, ledger: Ledger, drawn: Drawn) -> str:
         ratio = model.explained_variance_ratio_
         what = f"{'Explained' if share == 'variance' else 'Share of the'} {share}"
         chart = bar_chart(ratio.tolist(), what, "component")
@@ -64,7 +74,8 @@ def spectral(title: str, noun: str, share: str) -> Section:
             rows.append([str(i + 1), f"{ratio[i]:.2%}", f"{ratio[: i + 1].sum():.2%}", loadings])
         listed = table(["no.", share, "so far", "largest loadings"], rows, numbers={1, 2})
         pictures = component_pictures(model, model.components_)
-        return f'<h2>Components</h2><div class="charts">{scree}</div>{pictures}<h2>Largest loadings</h2>{listed}'
+        charts = f'<div class="charts">{scree}{drawn.figure}</div><p class="soft">{drawn.note}</p>'
+        return f"<h2>Components</h2>{charts}{pictures}<h2>Largest loadings</h2>{listed}"
 
     return Section(title, summary, sizes, own, figures=_gap)
 

@@ -1,6 +1,6 @@
 """`fedspan new`: a job file to start from, with every key that the task knows and what it means.
 
-Keys and defaults are read off the estimator's constructor, so that none is missing; here stand only the words.
+Keys and defaults are read off the estimator's constructor, so that none is missing; the words stand in words.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fedspan.cli.job import parameters
+from fedspan.cli.schema import BESIDE
 from fedspan.cli.tasks import TASKS, choices, estimator
 from fedspan.cli.toml import written
+from fedspan.cli.words import SAYS
 from fedspan.errors import InputError, nearest
 
 _ABOUT = {
@@ -21,34 +23,6 @@ _ABOUT = {
     "personalized": "principal components for every client, drawn towards what all clients share",
     "classifier": "a classifier of rows that are spread over clients",
     "vertical-classifier": "a classifier of rows whose features are spread over clients",
-}
-_SAYS = {
-    "n_components": "how many components",
-    "solver": "",
-    "method": "",
-    "center": "take off the mean first",
-    "scale": "divide every feature by its standard deviation",
-    "tol": "stop when the violation (or the change) is at most this; 0: run all rounds",
-    "max_rounds": "stop after so many rounds in any case",
-    "local_steps": "steps at the client between two communications",
-    "bits": 'bits per number on the wire; "auto": just fine enough for tol',
-    "participation": "how many clients take part in a round",
-    "random_state": "the seed",
-    "local_solver": 'how a client\'s weights follow: "exact", "gradient" or "sgd"',
-    "batch_size": "rows (or entities) in a batch",
-    "first_bits": "bits of the first exchange of cutemaxvar",
-    "ridge": "added to the squared singular values; views with as many features as rows need one",
-    "patience": "stop after so many rounds without a better alignment of data.held_out",
-    "shrinkage": 'λ: 0 is each client alone, inf one set for all; "auto" finds it by cross-validation',
-    "step": 'of method paper: "safe" or "lemmas"',
-    "clip": "cut every column of a client at its median ± clip·MAD",
-    "collect": "false: the clients' components stay with them",
-    "hidden": "cells of the hidden layer",
-    "rounds": "communication rounds",
-    "l2": "weight of ‖ω‖² in the objective",
-    "cost_limit": "minimise ‖ω‖² subject to a mean training loss of at most this (method ssca)",
-    "class_weight": "weigh rare classes as much as frequent ones",
-    "exchange": '"sum": only sums over the clients are seen; "each": as in the paper',
 }
 _FOR_EXAMPLE: dict[str, Any] = {
     "local_steps": 4, "bits": 8, "participation": {"fraction": 0.1}, "random_state": 0, "batch_size": 100,
@@ -80,6 +54,7 @@ def write_new(task: str, path: Path | None) -> Path:
     path = path or Path(f"{task}.toml")
     try:
         with path.open("x", encoding="utf-8") as file:
+            file.write(f"#:schema ./{BESIDE}\n" if (path.parent / BESIDE).is_file() else "")
             file.write(text_for(task, path.name))
     except FileExistsError:
         raise InputError(f"{path} is there already, and is not overwritten; give another PATH") from None
@@ -94,11 +69,11 @@ def text_for(task: str, name: str) -> str:
     keys = []
     for key in parameters(task):
         if key == "n_components":
-            keys.append(_line(key, 2, _SAYS[key]))
+            keys.append(_line(key, 2, SAYS["job"][key]))
             continue
         default = given[key].default
         example = default if default is not None else _FOR_EXAMPLE.get(key)
-        says = _SAYS.get(key, "") or " ".join(choices(task))
+        says = SAYS["job"].get(key, "") or " ".join(choices(task))
         without = "" if default is not None else f"; default: {'drawn' if key == 'random_state' else 'none'}"
         keys.append("# " + _line(key, example, says + without))
     longer = "gradients of a row's loss that are longer" if TASKS[task].learns_label else "longer rows"

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca
 from fedspan.algorithms.torch_model import TorchModel, TorchRows
 from fedspan.errors import InputError, nearest
+from fedspan.estimators.export import network_to_onnx
 from fedspan.estimators.labels import encode, matched, row_weights, told_labels
 from fedspan.estimators.launch import launch, secure_from, seed_from, sharing, whole
 from fedspan.estimators.model import load_model, save_model
@@ -215,6 +216,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model as one safetensors file. A torch module's code is not in it."""
         save_model(self, path, LEARNED)
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the network as an ONNX graph of float64: X (n, d) → label (n,), probabilities (n, L)."""
+        network_to_onnx(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, model: Any = None) -> Self:

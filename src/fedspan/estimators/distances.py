@@ -9,7 +9,7 @@ import numpy as np
 
 from fedspan.protocol import Array
 
-_W, _H, _LEFT, _RIGHT, _TOP, _BOTTOM = 440, 260, 52, 14, 14, 40
+_W, _H, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 230, 50, 14, 14, 38  # as the report's other charts
 
 
 def distances_svg(names: Sequence[str], distances: Array) -> str:
@@ -28,8 +28,8 @@ def distances_svg(names: Sequence[str], distances: Array) -> str:
         tip = f"<title>{escape(names[i])}: {distances[i]:.3f}</title>"
         size = f'width="{step - gap:.1f}" height="{h:.1f}"'
         parts.append(f'<rect class="bar" fill="#3b6fb6" x="{x:.1f}" y="{y:.1f}" {size}>{tip}</rect>')
-        if len(order) <= 12:
-            parts.append(_text(x + (step - gap) / 2, _H - _BOTTOM + 14, names[i][:8], "middle"))
+        if len(order) * 7.5 * max(map(len, names)) <= _W - _LEFT - _RIGHT:  # else they would run into each other
+            parts.append(_text(x + (step - gap) / 2, _H - _BOTTOM + 14, names[i], "middle"))
     label = "distance of each client to the shared components" if len(order) > 12 else "distance to the shared part"
     parts.append(_text((_LEFT + _W - _RIGHT) / 2, _H - 4, label, "middle"))
     head = f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_W} {_H}" role="img"'

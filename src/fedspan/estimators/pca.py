@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan.algorithms import Prior
 from fedspan.errors import InputError
+from fedspan.estimators.export import pca_to_sklearn, projection_to_onnx
 from fedspan.estimators.launch import seed_from
 from fedspan.estimators.model import load_model, save_model
 from fedspan.estimators.prepare import as_fitted
@@ -197,7 +198,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """Not there: the rows of a federation are not in one place."""
-        raise InputError("a federation has no pooled rows: call fit(clients), then transform(X) where the rows are")
+        raise InputError(
+            "a federation has no pooled rows: call fit(clients), then transform(X) where the rows are; "
+            "inside a Pipeline, wrap the fitted model: sklearn.frozen.FrozenEstimator(model)"
+        )
 
     def transform(self, X: Any) -> Any:
         """Coordinates of rows in the components, (n, k). Sparse rows stay sparse."""
@@ -239,6 +243,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model as one safetensors file; equal models give equal files."""
         save_model(self, path, _LEARNED)
+
+    def to_sklearn(self) -> Any:
+        """A fitted scikit-learn `PCA`, or if `scale` was asked for a `Pipeline` of a `StandardScaler` and a `PCA`."""
+        return pca_to_sklearn(self)
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write `transform` as an ONNX graph of float64: input X (n, d), output transformed (n, k)."""
+        projection_to_onnx(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -17,6 +17,7 @@ from fedspan.algorithms.personalized import Personalized, PersonalState
 from fedspan.algorithms.personalized_client import LAMBDAS, personal_basis
 from fedspan.errors import InputError, nearest
 from fedspan.estimators.distances import distances_svg
+from fedspan.estimators.export import personal_to_sklearn
 from fedspan.estimators.launch import launch, secure_from, seed_from
 from fedspan.estimators.model import load_model, save_model
 from fedspan.estimators.personal import CENTER, solver_for
@@ -292,6 +293,10 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
         if self.bounds_ is not None:
             rows = np.clip(rows, *self.bounds_[i])
         return (rows - self.means_[i]) / self.scale_
+
+    def to_sklearn(self, client: str | int | None = None) -> Any:
+        """A client's own components as a fitted scikit-learn `PCA` (behind a `StandardScaler` if `scale` was asked)."""
+        return personal_to_sklearn(self, self._index(client))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model as one safetensors file; equal models give equal files."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fedspan.estimators.export import svd_to_sklearn
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.federation.participation import Participation
 from fedspan.run import Info
@@ -53,3 +54,10 @@ class FederatedSVD(FederatedPCA):
             local_steps=local_steps, bits=bits, participation=participation, privacy=privacy, secure=secure,
             engine=engine, callback=callback, checkpoint=checkpoint, random_state=random_state,
         )  # fmt: skip
+
+    def to_sklearn(self) -> Any:
+        """A fitted scikit-learn `TruncatedSVD`, or if `scale` was asked for a `Pipeline` of a scaler and it.
+
+        Its `explained_variance_` is not set: scikit-learn means a variance around the mean there.
+        """
+        return svd_to_sklearn(self)

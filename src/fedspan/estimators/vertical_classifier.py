@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan.algorithms import VerticalSgd, VerticalSsca
 from fedspan.errors import InputError
 from fedspan.estimators.classifier import LEARNED, configured, take
+from fedspan.estimators.export import network_to_onnx
 from fedspan.estimators.labels import encode, row_weights, told_labels
 from fedspan.estimators.launch import launch, secure_from, seed_from, whole
 from fedspan.estimators.model import load_model, save_model
@@ -161,6 +162,10 @@ class VerticalFederatedClassifier(ClassifierMixin, BaseEstimator):  # type: igno
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model as one safetensors file."""
         save_model(self, path, (*LEARNED, "views_"))
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the network as an ONNX graph of float64: an input per view → label (n,), probabilities (n, L)."""
+        network_to_onnx(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -1,0 +1,157 @@
+"""Fitted models for others to use: scikit-learn's own estimators, and ONNX graphs. Neither needs fedspan any more."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from fedspan.errors import InputError, MissingExtraError
+from fedspan.files import write_whole
+from fedspan.numerics.swish import Swish
+from fedspan.protocol import Array
+
+_OPSET, _IR = 18, 9  # old enough for runtimes of 2023, and all that is used here is in them
+
+
+def pca_to_sklearn(model: Any) -> Any:
+    """A fitted `PCA`; behind a `StandardScaler` in a `Pipeline` if the model scales, which PCA itself cannot."""
+    from sklearn.decomposition import PCA
+
+    check_is_fitted(model)
+    pca = PCA(len(model.components_))
+    pca.n_components_, pca.n_samples_, pca._fit_svd_solver = len(model.components_), int(model.n_samples_), "full"
+    for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
+        setattr(pca, name, getattr(model, name).copy())
+    pca.noise_variance_ = float(model.noise_variance_)
+    return _with_scaling(model, "pca", pca, model.mean_)
+
+
+def personal_to_sklearn(model: Any, i: int) -> Any:
+    """One client's own components as a fitted `PCA`. It has no variances: the client never told them."""
+    from sklearn.decomposition import PCA
+
+    if model.bounds_ is not None:
+        raise InputError(
+            "need a model without clip for scikit-learn, which cannot cut columns; use transform(X, client)"
+        )
+    pca = PCA(len(model.components_[i]))
+    pca.n_components_, pca._fit_svd_solver = len(model.components_[i]), "full"
+    pca.components_ = model.components_[i].copy()
+    return _with_scaling(model, "pca", pca, model.means_[i])
+
+
+def svd_to_sklearn(model: Any) -> Any:
+    """A fitted `TruncatedSVD`, behind a `StandardScaler` that does not centre if the model scales.
+
+    It has no `explained_variance_`: scikit-learn means a variance around the mean there, and no mean was computed.
+    """
+    from sklearn.decomposition import TruncatedSVD
+
+    check_is_fitted(model)
+    svd = TruncatedSVD(len(model.components_))
+    svd.components_, svd.singular_values_ = model.components_.copy(), model.singular_values_.copy()
+    return _with_scaling(model, "svd", svd, None)
+
+
+def _with_scaling(model: Any, name: str, last: Any, mean: Array | None) -> Any:
+    """The last step with the mean that it takes off, or behind a scaler that does (None: nothing is taken off)."""
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    d = model.n_features_in_
+    last.n_features_in_ = d
+    first = last
+    if np.any(model.scale_ != 1.0):
+        first = StandardScaler(with_mean=mean is not None)
+        first.mean_ = np.zeros(d) if mean is None else mean.copy()
+        first.scale_, first.var_ = model.scale_.copy(), model.scale_**2
+        first.n_samples_seen_, first.n_features_in_ = int(model.n_samples_), d
+    if mean is not None:
+        last.mean_ = mean.copy() if first is last else np.zeros(d)
+    if hasattr(model, "feature_names_in_"):
+        first.feature_names_in_ = model.feature_names_in_.copy()
+    return last if first is last else Pipeline([("scale", first), (name, last)])
+
+
+def projection_to_onnx(model: Any, path: str | os.PathLike[str]) -> None:
+    """`transform` as a graph of float64: X (n, d) → transformed (n, k)."""
+    check_is_fitted(model)
+    helper = _onnx()
+    W = model.components_.T / model.scale_[:, None]
+    nodes, arrays, rows = [], {"W": W}, "X"
+    if np.any(model.mean_ != 0.0):
+        nodes, rows = [helper.make_node("Sub", ["X", "mean"], ["centered"])], "centered"
+        arrays["mean"] = model.mean_
+    nodes.append(helper.make_node("MatMul", [rows, "W"], ["transformed"]))
+    _write(path, model, nodes, arrays, {"X": model.n_features_in_}, {"transformed": (np.float64, W.shape[1])})
+
+
+def network_to_onnx(model: Any, path: str | os.PathLike[str]) -> None:
+    """`predict` and `predict_proba` as a graph of float64: X (n, d), or one input per view → label, probabilities."""
+    check_is_fitted(model)
+    if getattr(model, "model", None) is not None:
+        raise InputError("need the built-in network for ONNX, got a torch model; use torch.onnx.export for that one")
+    helper = _onnx()
+    W0, W1 = Swish(int(model.hidden), len(model.labels_)).split(model.coef_)
+    inputs = dict(getattr(model, "views_", None) or {"X": model.n_features_in_})
+    labels = np.array(model.labels_)
+    kind = np.dtype(object) if labels.dtype.kind == "U" else labels.dtype
+    # Names with a slash: those of views are the users' own.
+    nodes = [helper.make_node("Concat", list(inputs), ["/rows"], axis=1)] if len(inputs) > 1 else []
+    rows = "/rows" if nodes else next(iter(inputs))
+    nodes += [
+        helper.make_node("MatMul", [rows, "/W1"], ["/H"]),
+        helper.make_node("Sigmoid", ["/H"], ["/gate"]),
+        helper.make_node("Mul", ["/H", "/gate"], ["/S"]),
+        helper.make_node("MatMul", ["/S", "/W0"], ["/outputs"]),
+        helper.make_node("Softmax", ["/outputs"], ["probabilities"], axis=1),
+        helper.make_node("ArgMax", ["probabilities"], ["/place"], axis=1, keepdims=0),
+        helper.make_node("Gather", ["/classes", "/place"], ["label"]),
+    ]
+    arrays = {"/W1": W1, "/W0": W0, "/classes": labels.astype(kind)}
+    _write(path, model, nodes, arrays, inputs, {"label": (kind, None), "probabilities": (np.float64, len(labels))})
+
+
+def _onnx() -> Any:
+    try:
+        import onnx.helper
+    except ImportError:
+        raise MissingExtraError("writing ONNX", "onnx") from None
+    return onnx.helper
+
+
+def _write(
+    path: str | os.PathLike[str],
+    model: Any,
+    nodes: list[Any],
+    arrays: dict[str, Array],
+    inputs: dict[str, int],
+    outputs: dict[str, tuple[Any, int | None]],
+) -> None:
+    """Check the graph and write it whole. `inputs`: their widths; `outputs`: type and width (None: one per row)."""
+    import onnx
+
+    from fedspan import __version__
+
+    helper, dtype = onnx.helper, onnx.helper.np_dtype_to_tensor_dtype
+    graph = helper.make_graph(
+        nodes,
+        type(model).__name__,
+        [helper.make_tensor_value_info(name, dtype(np.dtype(np.float64)), ["n", d]) for name, d in inputs.items()],
+        [
+            helper.make_tensor_value_info(name, dtype(np.dtype(kind)), ["n"] if width is None else ["n", width])
+            for name, (kind, width) in outputs.items()
+        ],
+        [onnx.numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in arrays.items()],
+    )
+    whole = helper.make_model(
+        graph, producer_name="fedspan", producer_version=__version__, ir_version=_IR,
+        opset_imports=[helper.make_opsetid("", _OPSET)],
+    )  # fmt: skip
+    if hasattr(model, "feature_names_in_"):
+        helper.set_model_props(whole, {"features": "\n".join(model.feature_names_in_)})
+    onnx.checker.check_model(whole, full_check=True)
+    write_whole(path, whole.SerializeToString())

@@ -1,0 +1,81 @@
+"""Help: every command and option says in one line what it does and what its default is; a slip names the nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from fedspan.cli.main import app
+
+Fedspan = Callable[..., Any]
+
+
+def walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with the words that call it, the outermost first."""
+    yield words, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from walk(inner, (*words, name))
+
+
+COMMANDS = dict(walk(get_command(app)))
+OPTIONS = [(words, option) for words, command in COMMANDS.items() for option in command.params]
+
+
+def spelled(words: tuple[str, ...]) -> str:
+    return " ".join(("fedspan", *words))
+
+
+def test_there_are_commands_and_options() -> None:
+    assert {("run",), ("new",), ("schema",), ("export",), ("doctor",)} <= set(COMMANDS)
+    assert {"--set", "--out"} <= {name for words, option in OPTIONS if words == ("run",) for name in option.opts}
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=spelled)
+def test_a_command_says_what_it_does(words: tuple[str, ...], fedspan: Fedspan) -> None:
+    first = (COMMANDS[words].help or "").split("\n\n")[0]
+    assert len(first) > 15, spelled(words)
+    assert "\n" not in first.strip()  # one line; a longer text may follow it
+    page = fedspan(*words, "--help")
+    assert page.exit_code == 0
+    assert " ".join(first.split())[:40] in " ".join(page.stdout.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(("words", "option"), OPTIONS, ids=lambda x: spelled(x) if isinstance(x, tuple) else x.name)
+def test_an_option_says_what_it_does_and_its_default(words: tuple[str, ...], option: Any) -> None:
+    text = option.help or ""
+    assert len(text) > 8, option.name
+    assert "\n" not in text
+    shown = option.show_default is not False and option.default not in (None, False, [], ())
+    assert option.required or option.is_eager or shown or "default" in text.lower(), f"{option.name}: {text}"
+
+
+def swapped(word: str) -> str:
+    """Two letters in the wrong order, as fingers do it."""
+    i = len(word) // 2
+    return word[: i - 1] + word[i] + word[i - 1] + word[i + 1 :]
+
+
+def plain(text: str) -> str:
+    return " ".join(text.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words], ids=spelled)
+def test_a_mistyped_command_names_the_nearest(words: tuple[str, ...], fedspan: Fedspan) -> None:
+    *before, last = words
+    slip = swapped(last)
+    result = fedspan(*before, slip)
+    assert result.exit_code == 2
+    assert f"'{last}'" in plain(result.stderr), result.stderr
+
+
+NAMED = [(words, name) for words, option in OPTIONS for name in option.opts if name.startswith("--")]
+
+
+@pytest.mark.parametrize(("words", "name"), NAMED, ids=lambda x: spelled(x) if isinstance(x, tuple) else x)
+def test_a_mistyped_option_names_the_nearest(words: tuple[str, ...], name: str, fedspan: Fedspan) -> None:
+    result = fedspan(*words, f"--{swapped(name[2:])}")
+    assert result.exit_code == 2
+    assert name in plain(result.stderr), result.stderr
