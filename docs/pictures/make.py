@@ -23,7 +23,8 @@ HERE = Path(__file__).resolve().parent
 COLOURS = ["#2563b8", "#c2570c", "#1a936f", "#8e44ad", "#c0392b", "#16a3b8", "#b8860b", "#d1478c", "#5c6570", "#6a994e"]
 STYLE = """text{fill:#5c6570;font:13px system-ui,sans-serif}.head{fill:#1d2126}.grid{stroke:#e1e4e8}.dot{fill:#2563b8}
 .axis,.level{stroke:#5c6570}.level{stroke-dasharray:5 4}.line{fill:none;stroke:#2563b8;stroke-width:2}
-.line1{stroke:#c2570c;stroke-dasharray:7 4}.line2{stroke:#5c6570;stroke-dasharray:2 3}.dot1{fill:#c2570c}.dot2{fill:#5c6570}"""
+.line1{stroke:#c2570c;stroke-dasharray:7 4}.line2{stroke:#5c6570;stroke-dasharray:2 3}
+.dot1{fill:#c2570c}.dot2{fill:#5c6570}"""
 W, WIDE, H = 320, 390, 300  # of a panel: points, a chart
 
 
