@@ -26,7 +26,8 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-dev
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo site/index.html
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/engine.py

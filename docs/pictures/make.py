@@ -80,14 +80,14 @@ def images(title: str, rows: Sequence[np.ndarray], names: Sequence[str]) -> str:
 
 
 def save(name: str, title: str, *panels: str, width: int = W) -> None:
-    """Panels side by side, in one file."""
-    whole = len(panels) * width
-    inside = "".join(f'<g transform="translate({i * width} 0)">{part}</g>' for i, part in enumerate(panels))
+    """Panels in rows of two, in one file."""
+    across, down = min(len(panels), 2) * width, (len(panels) + 1) // 2 * H
+    inside = [f'<g transform="translate({i % 2 * width} {i // 2 * H})">{part}</g>' for i, part in enumerate(panels)]
     write_whole(
         FOLDER / f"{name}.svg",
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {H}" width="{whole}" height="{H}" role="img" '
-        f'aria-label="{escape(title)}"><style>{STYLE}</style><rect width="{whole}" height="{H}" rx="8" fill="#fff"/>'
-        f"{inside}</svg>\n",
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {across} {down}" width="{across}" height="{down}" '
+        f'role="img" aria-label="{escape(title)}"><style>{STYLE}</style>'
+        f'<rect width="{across}" height="{down}" rx="8" fill="#fff"/>{"".join(inside)}</svg>\n',
     )
 
 
