@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraint
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 
-.PHONY: demo test test-long lint types bench clean
+.PHONY: demo test test-long lint types docs bench clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/fedspan demo --out demo-run
@@ -25,6 +25,10 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo site/index.html
+
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/engine.py
 
@@ -40,4 +44,4 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@ $(VENV)/.installed-demo
 
 clean:
-	rm -rf $(VENV) demo-run .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-run site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,24 +1,53 @@
 """The examples in README.md, docs and docstrings are tests.
 
 One test per document, from its top to its end and in an empty folder: later examples build on earlier ones, so they
-must not be dealt out to several processes.
+must not be dealt out to several processes. Python is run; a toml block that begins with a comment `# NAME.toml` is
+written to that file; lines of shell are run there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sybil import Document, Sybil
-from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+from sybil import Document, Example, Sybil
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
 
+ROOT = Path(__file__).resolve().parent
+
+
+def _write(example: Example) -> str | None:
+    first = example.parsed.partition("\n")[0]
+    if first.startswith("# ") and first.endswith(".toml"):
+        Path(first.removeprefix("# ")).write_text(example.parsed, encoding="utf-8")
+    return None
+
+
+def _shell(example: Example) -> str | None:
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(["bash", "-euc", example.parsed], env=env, capture_output=True, text=True)  # noqa: S603, S607
+    return None if done.returncode == 0 else f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+
+
 _SYBILS = (
-    Sybil([PythonCodeBlockParser(), SkipParser()], patterns=["*.md"]),
+    Sybil(
+        [
+            PythonCodeBlockParser(),
+            CodeBlockParser(language="toml", evaluator=_write),
+            CodeBlockParser(language="sh", evaluator=_shell),
+            SkipParser(),
+        ],
+        patterns=["*.md"],
+    ),
     Sybil([DocTestParser()], patterns=["src/fedspan/*.py", "src/fedspan/*/*.py"]),
 )
 

@@ -1,4 +1,4 @@
-"""All solvers on one problem, counted alike: `python benchmarks/solvers.py [--write docs/solvers.md README.md]`.
+"""All solvers on one problem, counted alike: `python benchmarks/solvers.py [--write docs/solvers.md]`.
 
 The problem is that of FAPS Table 4: 1000 features, 36000 rows in 8 clients of 1000·i rows, singular values 1.01^(1-i),
 10 components, no centering. A solver is stopped when the *true* scaled KKT violation of its estimate, computed here

@@ -80,10 +80,20 @@ def run(
 ) -> Result[S]:
     """Run an algorithm for at most `rounds` rounds, from its checkpoint if there is one.
 
-    Every client asked must answer, unless `min_clients` says how many are enough: then the algorithm is told who is
-    missing. With a checkpoint, a crash repeats at most one round (more if the checkpoint is not written every round);
-    `about` is what else names the run: a checkpoint that differs in it is refused. `privacy` is what may leave the
-    clients, and with how much noise: a question that is not in it is not sent.
+    Parameters:
+        algorithm: The server's half, which names its client's class.
+        engine: Who is there, and how to reach them: `InProcess(clients)`.
+        rounds: At most so many; the algorithm's own stopping rule may end the run earlier.
+        seed: Of all random streams. The same seed repeats the run to the bit.
+        channel: What happens to arrays on both links; None: nothing.
+        participation: How many clients are asked in a round; None: all.
+        min_clients: Go on if at least so many answer: then the algorithm is told who is missing. None: all must.
+        secure: Secure aggregation: the server sees sums over the clients only.
+        checkpoint: Where each round is saved. A crash repeats at most one round (more if it is not saved every round).
+        ledger: Where to write what happens; None: a new one.
+        callback: Called after every round with an `Info`.
+        about: What else names the run: a checkpoint that differs in it is refused.
+        privacy: What may leave the clients, and with how much noise: a question that is not in it is not sent.
     """
     channel, ledger = channel or Channel(), ledger if ledger is not None else Ledger()
     clients = tuple(engine.clients)

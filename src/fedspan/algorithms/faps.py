@@ -203,20 +203,21 @@ class FapsState:
 class Faps(Server[FapsState]):
     """FAPS until (27): the objective changes by at most `tol` of itself in a round.
 
-    delta : how far a client reduces its residual in a round (14); at most `cap` local iterations.
-    rule : "residual" (13) and (14), or "change" (26) with ε_x = 0.01.
-    start : X_i at orth(M_iZ) ("local"), or at Z ("paper": its first round is not masked).
-    penalty : β_i from how far client i disagrees, after ten rounds ("local"), or by rule (25) ("paper").
-    beta : the least β_i ("paper": the first) over ‖A_i‖²; None: 0.1 ("paper": 0.15; accelerated: 0.2).
-        The paper's settings: Faps(rule="change", start="paper", penalty="paper", cap=200).
-    accelerate : Anderson acceleration on the whole state. The server takes from the last ten rounds the weights γ
-        that make Σ γ_j(Z_j⁺ - Z_j) least, and sends them with Z = orth(Σ γ_j Z_j⁺), so that clients weigh their own
-        X_i the same way. As it can be drawn to any stationary point, it must prove its answer: when its residual is at
-        most `tol`, which is now the scaled KKT violation, the server asks twice for true products, of Z and of
-        directions V that Z has left, and random ones: it takes the best k of what they span, and ends if their true
-        violation is at most `tol`; else it goes on from there. These are rounds of SSI: what they show of M is not
-        masked. Nor is much of the rest: β_i follows l_i from the first round on, and P_Z⊥Y_i shows the direction of
-        P_Z⊥M_iZ to about a fifth from there on. Take it for speed under secure aggregation, not for the mask.
+    Parameters:
+        delta: How far a client reduces its residual in a round (14); at most `cap` local iterations.
+        rule: "residual" (13) and (14), or "change" (26) with ε_x = 0.01.
+        start: X_i at orth(M_iZ) ("local"), or at Z ("paper": its first round is not masked).
+        penalty: β_i from how far client i disagrees, after ten rounds ("local"), or by rule (25) ("paper").
+        beta: The least β_i ("paper": the first) over ‖A_i‖²; None: 0.1 ("paper": 0.15; accelerated: 0.2).
+            The paper's settings: Faps(rule="change", start="paper", penalty="paper", cap=200).
+        accelerate: Anderson acceleration on the whole state. The server takes from the last ten rounds the weights γ
+            that make Σ γ_j(Z_j⁺ - Z_j) least, and sends them with Z = orth(Σ γ_j Z_j⁺), so that clients weigh their own
+            X_i the same way. As it can be drawn to any stationary point, it must prove its answer: when its residual is
+            at most `tol`, which is now the scaled KKT violation, the server asks twice for true products, of Z and of
+            directions V that Z has left, and random ones: it takes the best k of what they span, and ends if their true
+            violation is at most `tol`; else it goes on from there. These are rounds of SSI: what they show of M is not
+            masked. Nor is much of the rest: β_i follows l_i from the first round on, and P_Z⊥Y_i shows the direction of
+            P_Z⊥M_iZ to about a fifth from there on. Take it for speed under secure aggregation, not for the mask.
     """
 
     k: int = 2

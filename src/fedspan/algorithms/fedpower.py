@@ -83,11 +83,13 @@ class FedPowerState(SpectralState):
 class FedPower(Server[FedPowerState]):
     """FedPower with full participation, or with K of m clients per round: `count` = K, or `fraction` = K/m.
 
-    p : local iterations between two communications; `decay` takes one off after every round until it is 1 (3.15).
-    align : "opt" (orthogonal Procrustes, (3.2)), "sign" (3.16), or "none" (one exchange less; as our QR has a positive
-        diagonal, signs seldom differ: on a9a the error is that of "sign", where LAPACK's own signs make it ten times).
-    width : r, the columns that are iterated, of which the best k are kept; None: 2k, as in the paper's Table 3.
-    scheme : 1 (with replacement, probability p_i, weight 1/K) or 2 (uniform, without replacement, weight m·p_i/K).
+    Parameters:
+        p: Local iterations between two communications; `decay` takes one off after every round until it is 1 (3.15).
+        align: "opt" (orthogonal Procrustes, (3.2)), "sign" (3.16), or "none" (one exchange less; as our QR has a
+            positive diagonal, signs seldom differ: on a9a the error is that of "sign", where LAPACK's own signs make
+            it ten times).
+        width: r, the columns that are iterated, of which the best k are kept; None: 2k, as in the paper's Table 3.
+        scheme: 1 (with replacement, probability p_i, weight 1/K) or 2 (uniform, without replacement, weight m·p_i/K).
 
     It stops when the scaled KKT violation is at most `tol`, which the server can see in rounds with p = 1 in which all
     clients answered. Where it cannot see it, it goes on until Z comes no further: with a fixed p > 1, until Z moves by

@@ -91,11 +91,13 @@ class PersonalState:
 class Personalized(Server[PersonalState]):
     """The options of all three methods, the opening, the choice of λ, and the closing exchange.
 
-    shrinkage : λ, or "auto" (cross-validation).
-    center : "client" (each part of a client's rows by its own mean), "global" (the mean of all rows) or "none".
-    clip : cut every column of a client at its median ± clip·MAD; 0: not.
-    start : V₀ of the methods that iterate: the r leading eigenvectors of M, or a random point.
-    count, fraction : how many clients take part in a round (the closing exchange reaches all of them).
+    Parameters:
+        shrinkage: λ, or "auto" (cross-validation).
+        center: "client" (each part of a client's rows by its own mean), "global" (the mean of all rows) or "none".
+        clip: Cut every column of a client at its median ± clip·MAD; 0: not.
+        start: V₀ of the methods that iterate: the r leading eigenvectors of M, or a random point.
+        count: How many clients take part in a round (the closing exchange reaches all of them).
+        fraction: The same as a part of all clients.
     """
 
     k: int = 2

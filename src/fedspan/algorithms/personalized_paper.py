@@ -100,9 +100,10 @@ class PaperClient(PersonalClient):
 class PersonalPaper(Personalized):
     """Algorithm 1 until f changes by at most `tol`, relative to it, or for T = `rounds` rounds; then the closing.
 
-    noise : σ_ε²; only λ decides the answer, this the scale of f.
-    step : "safe", "lemmas", or the pair (α, β).
-    scatter : with start="random", whether also every U_{i,0} is a random point (as in the paper) or V₀.
+    Parameters:
+        noise: σ_ε²; only λ decides the answer, this the scale of f.
+        step: "safe", "lemmas", or the pair (α, β).
+        scatter: With start="random", whether also every U_{i,0} is a random point (as in the paper) or V₀.
     """
 
     tol: float = 1e-9

@@ -32,9 +32,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Auto:
-    """Choose by expected time. `bandwidth` in bytes per second at the server, `latency` in seconds per round.
+    """Choose the solver by expected time. Left out, messages are free, as they are inside this process.
 
-    Left out, messages are free, as they are when all clients are in this process.
+    Parameters:
+        bandwidth: Bytes per second at the server; None: without limit.
+        latency: Seconds per round.
     """
 
     bandwidth: float | None = None

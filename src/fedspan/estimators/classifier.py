@@ -42,43 +42,47 @@ _METHODS = {"ssca": Ssca(), "fedsgd": FedSgd(), "fedsgdm": FedSgd(momentum=0.1),
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier learned from samples that are spread over clients, by mini-batch SSCA or a baseline.
 
-    Parameters
-    ----------
-    method : "ssca", "fedsgd", "fedsgdm" (with momentum), "fedavg" (local steps), or an object of `fedspan.algorithms`
-        with options that only this method knows, for example `Ssca(tau=0.2, paper=True)`.
-    hidden : cells of the hidden layer of the built-in network.
-    batch_size : rows that every client draws in each round; None: all its rows.
-    rounds : communication rounds. With limits, the last few are exact ones that verify them.
-    l2 : weight λ of ‖ω‖² in the objective, where the loss is the objective.
-    cost_limit : U. Minimise ‖ω‖² subject to a mean training loss of at most U, as in (40) of the paper.
-    limits : pairs (coefficients by group, bound): Σ coefficient · (mean loss of the group) ≤ bound, for example
-        ({"women": 1, "men": -1}, 0.02). The groups of the rows are given to `fit`.
-    class_weight : None, "balanced", or a mapping from class to weight of its loss.
-    model : a torch.nn.Module, or a `TorchModel` with its own `Problem`; None: the built-in network.
-    local_steps : local steps of "fedavg" in each round (10 if None).
-    participation : a `Participation`, the part of the clients that is asked in each round.
-    privacy : `RowDP(epsilon, delta, row_norm)`: row_norm is the largest norm of the gradient of one row's loss; longer
-        ones are shortened. `batch_size` rows are then drawn on average, by secret draws that are accounted for; the
-        number of all rows is taken as public. For "ssca" and "fedsgd" without limits, with the built-in network.
-    secure : True, or `Secure(threshold=…)`: the server sees sums over the clients only.
-    engine, callback, checkpoint, random_state : as in `FederatedPCA`.
+    Parameters:
+        method: "ssca", "fedsgd", "fedsgdm" (with momentum), "fedavg" (local steps), or an object of
+            `fedspan.algorithms` with options that only this method knows, for example `Ssca(tau=0.2, paper=True)`.
+        hidden: Cells of the hidden layer of the built-in network.
+        batch_size: Rows that every client draws in each round; None: all its rows.
+        rounds: Communication rounds. With limits, the last few are exact ones that verify them.
+        l2: Weight λ of ‖ω‖² in the objective, where the loss is the objective.
+        cost_limit: U. Minimise ‖ω‖² subject to a mean training loss of at most U, as in (40) of the paper.
+        limits: Pairs (coefficients by group, bound): Σ coefficient · (mean loss of the group) ≤ bound, for example
+            ({"women": 1, "men": -1}, 0.02). The groups of the rows are given to `fit`.
+        class_weight: None, "balanced", or a mapping from class to weight of its loss.
+        model: A torch.nn.Module, or a `TorchModel` with its own `Problem`; None: the built-in network.
+        local_steps: Local steps of "fedavg" in each round (10 if None).
+        participation: A `Participation`, the part of the clients that is asked in each round.
+        privacy: `RowDP(epsilon, delta, row_norm)`: row_norm is the largest norm of the gradient of one row's loss;
+            longer ones are shortened. `batch_size` rows are then drawn on average, by secret draws that are accounted
+            for; the number of all rows is taken as public. For "ssca" and "fedsgd" without limits, with the built-in
+            network.
+        secure: True, or `Secure(threshold=…)`: the server sees sums over the clients only.
+        engine: An engine, or a function from the clients' data to one; None: all clients in this process.
+        callback: Called after each round with `info.round`, `info.estimate` (all parameters) and `info.metrics`.
+        checkpoint: A folder. After every round the run is saved there; a `fit` that finds it goes on from it.
+        random_state: Seed of all random streams; None: drawn, and kept as `seed_`.
 
-    Attributes
-    ----------
-    classes_, coef_ (all parameters as one vector), verified_ (the left-hand side of every limit over all training
-    rows, by its name), n_features_in_, n_samples_, n_clients_, n_rounds_, converged_ (all limits hold, nothing broke),
-    history_ (cost, ‖ω‖², constraints, slacks, multipliers of every round), ledger_, seed_.
+    Attributes:
+        classes_: In the order of the columns of `predict_proba`.
+        coef_: All parameters as one vector.
+        verified_: The left-hand side of every limit over all training rows, by its name.
+        converged_: All limits hold, nothing broke.
+        history_: Cost, ‖ω‖², constraints, slacks and multipliers of every round.
+        n_features_in_, n_samples_, n_clients_, n_rounds_, ledger_, seed_: As in `FederatedPCA`.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedspan import FederatedClassifier
-    >>> X = np.random.default_rng(0).normal(size=(200, 4))
-    >>> y = np.where(X[:, 0] > 0, "yes", "no")
-    >>> model = FederatedClassifier(hidden=8, batch_size=20, rounds=60, random_state=0)
-    >>> model = model.fit([X[:120], X[120:]], [y[:120], y[120:]])
-    >>> model.predict([[3.0, 0, 0, 0], [-3.0, 0, 0, 0]]).tolist()
-    ['yes', 'no']
+    Examples:
+        >>> import numpy as np
+        >>> from fedspan import FederatedClassifier
+        >>> X = np.random.default_rng(0).normal(size=(200, 4))
+        >>> y = np.where(X[:, 0] > 0, "yes", "no")
+        >>> model = FederatedClassifier(hidden=8, batch_size=20, rounds=60, random_state=0)
+        >>> model = model.fit([X[:120], X[120:]], [y[:120], y[120:]])
+        >>> model.predict([[3.0, 0, 0, 0], [-3.0, 0, 0, 0]]).tolist()
+        ['yes', 'no']
     """
 
     def __init__(

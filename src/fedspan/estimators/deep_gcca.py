@@ -38,43 +38,48 @@ _LEARNED = (
 class DeepFederatedGCCA(BaseEstimator):  # type: ignore[misc]
     """Deep MAX-VAR generalised canonical correlation analysis: a network per view learns what all views share.
 
-    Parameters
-    ----------
-    networks : one `torch.nn.Module` with n_components outputs per view, or a function that makes one (seeded by
-        random_state): a list in the order of the views, or a mapping with their names. They are not changed.
-    n_components : width K of the common representation.
-    bits : bits per number on both links, 2 to 16 (CuteMaxVar-Deep; 3 is enough); None: float32 (AltMaxVar-Deep).
-    first_bits : bits of the first exchange if `bits` is given; None: full precision, as in the paper.
-    local_steps : steps of each network between two communications.
-    batch_size : entities per step; None: all.
-    lr, weight_decay : of the optimiser, if that is a class. A weight_decay of 0 is left to the class (AdamW has 0.01).
-    rounds : how many.
-    optimizer : a class of torch.optim (None: Adam), or a function from parameters to an optimiser.
-    alpha : weight of the proximal term of the common representation; infinite: none.
-    tol : stop when the common representation changes by at most this in a round; 0 runs all rounds.
-    privacy : what leaves a view has no known sensitivity: anything but None is refused.
-    secure : True, or `Secure(threshold=…)`: the server sees sums over the views only (and the number of entities, and
-        digests of their ids).
-    engine, callback, checkpoint, random_state : as in `FederatedPCA`; `info.estimate` is the current `common_`.
+    Parameters:
+        networks: One `torch.nn.Module` with n_components outputs per view, or a function that makes one (seeded by
+            random_state): a list in the order of the views, or a mapping with their names. They are not changed.
+        n_components: Width K of the common representation.
+        bits: Bits per number on both links, 2 to 16 (CuteMaxVar-Deep; 3 is enough); None: float32 (AltMaxVar-Deep).
+        first_bits: Bits of the first exchange if `bits` is given; None: full precision, as in the paper.
+        local_steps: Steps of each network between two communications.
+        batch_size: Entities per step; None: all.
+        lr: Step size of the optimiser, if that is a class.
+        weight_decay: Of the optimiser, if that is a class; 0 is left to the class (AdamW has 0.01).
+        rounds: How many rounds.
+        optimizer: A class of torch.optim (None: Adam), or a function from parameters to an optimiser.
+        alpha: Weight of the proximal term of the common representation; infinite: none.
+        tol: Stop when the common representation changes by at most this in a round; 0 runs all rounds.
+        privacy: What leaves a view has no known sensitivity: anything but None is refused.
+        secure: True, or `Secure(threshold=…)`: the server sees sums over the views only (and the number of entities,
+            and digests of their ids).
+        engine: An engine, or a function from the clients' data to one; None: all clients in this process.
+        callback: Called after each round with `info.round`, `info.estimate` (the current `common_`) and `info.metrics`.
+        checkpoint: A folder. After every round the run is saved there; a `fit` that finds it goes on from it.
+        random_state: Seed of all random streams; None: drawn, and kept as `seed_`.
 
-    Attributes
-    ----------
-    common_ (J, K) orthonormal and centred, cost_ (CuteMaxVar (7)), correlations_ (views, K) of each network's outputs
-    with common_, parameters_ (of each network, as arrays), mean_ and gram_ (of the sum of the outputs: what `transform`
-    needs), view_names_, n_features_, n_samples_, n_views_, n_rounds_, converged_, history_, ledger_, seed_.
+    Attributes:
+        common_: (J, K), orthonormal and centred.
+        cost_: The cost (7) of the paper.
+        correlations_: (views, K), of each network's outputs with `common_`.
+        parameters_: Of each network, as arrays.
+        mean_, gram_: Of the sum of the outputs: what `transform` needs.
+        view_names_, n_features_, n_samples_, n_views_: What was learned from.
+        n_rounds_, converged_, history_, ledger_, seed_: As in `FederatedPCA`.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from torch import nn
-    >>> from fedspan import DeepFederatedGCCA
-    >>> rng = np.random.default_rng(0)
-    >>> shared = rng.uniform(-1, 1, size=(200, 1))
-    >>> views = {"cosine": np.cos(2 * shared), "square": shared**2}
-    >>> networks = [lambda: nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))] * 2
-    >>> gcca = DeepFederatedGCCA(networks, 1, bits=3, rounds=30, lr=0.01, random_state=0).fit(views)
-    >>> gcca.transform(views).shape, bool(gcca.correlations_.min() > 0.99)
-    ((200, 1), True)
+    Examples:
+        >>> import numpy as np
+        >>> from torch import nn
+        >>> from fedspan import DeepFederatedGCCA
+        >>> rng = np.random.default_rng(0)
+        >>> shared = rng.uniform(-1, 1, size=(200, 1))
+        >>> views = {"cosine": np.cos(2 * shared), "square": shared**2}
+        >>> networks = [lambda: nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))] * 2
+        >>> gcca = DeepFederatedGCCA(networks, 1, bits=3, rounds=30, lr=0.01, random_state=0).fit(views)
+        >>> gcca.transform(views).shape, bool(gcca.correlations_.min() > 0.99)
+        ((200, 1), True)
     """
 
     def __init__(

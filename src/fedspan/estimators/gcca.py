@@ -37,45 +37,52 @@ class FederatedGCCA(BaseEstimator):  # type: ignore[misc]
     Each client holds one view: other features of the same entities, row by row. The answer is what all views together
     predict best from their own features: G (J, k) with GᵀG = I that minimises Σ ½‖X_iQ_i - G‖² + (ridge/2)‖Q_i‖².
 
-    Parameters
-    ----------
-    n_components : how many components.
-    solver : "krylov" (few rounds, exact), "altmaxvar" (the alternation), "cutemaxvar" (the same, quantised on both
-        links), "mvlsa" (one round, views cut to low rank: an approximation, and it shows each view's own leading
-        subspace to the server), "auto" (krylov; cutemaxvar if a number of bits or a local solver is asked for), or an
-        object of `fedspan.algorithms` with options that only this solver knows.
-    local_solver : how a client's weights follow G (altmaxvar, cutemaxvar): "exact", "gradient" or "sgd".
-    local_steps, batch_size : steps of the last two in each round; entities in a batch (sgd).
-    bits : bits per number on both links: an integer from 2 to 16 (cutemaxvar; 3 is enough, 2 may diverge), or "auto"
-        (krylov: just fine enough for tol). None: float64, and 3 for cutemaxvar.
-    first_bits : bits of the first exchange of cutemaxvar; None: full precision, as in the paper.
-    ridge : added to the squared singular values of every view. Views with as many features as rows need one.
-    center, scale : take off each feature's mean, divide by its deviation; both at the client, neither is shown.
-    tol : stop when the violation of the critical point condition, divided by views · components, is at most this.
-    max_rounds : stop after this many rounds.
-    patience : with rows held out (see `fit`): stop after so many rounds without a better alignment of them, and return
-        to the best. None: do not look at them.
-    privacy : what leaves a view has no known sensitivity: anything but None is refused.
-    secure : anything but False is refused: the last exchange shows the server each view's weights.
-    engine, callback, checkpoint, random_state : as in FederatedPCA.
+    Parameters:
+        n_components: How many components.
+        solver: "krylov" (few rounds, exact), "altmaxvar" (the alternation), "cutemaxvar" (the same, quantised on both
+            links), "mvlsa" (one round, views cut to low rank: an approximation, and it shows each view's own leading
+            subspace to the server), "auto" (krylov; cutemaxvar if a number of bits or a local solver is asked for), or
+            an object of `fedspan.algorithms` with options that only this solver knows.
+        local_solver: How a client's weights follow G (altmaxvar, cutemaxvar): "exact", "gradient" or "sgd".
+        local_steps: Steps of "gradient" and "sgd" in each round.
+        batch_size: Entities in a batch of "sgd".
+        bits: Bits per number on both links: an integer from 2 to 16 (cutemaxvar; 3 is enough, 2 may diverge), or
+            "auto" (krylov: just fine enough for tol). None: float64, and 3 for cutemaxvar.
+        first_bits: Bits of the first exchange of cutemaxvar; None: full precision, as in the paper.
+        ridge: Added to the squared singular values of every view. Views with as many features as rows need one.
+        center: Take off each feature's mean, at the client; it is not shown.
+        scale: Divide each feature by its deviation, at the client; it is not shown.
+        tol: Stop when the violation of the critical point condition, divided by views · components, is at most this.
+        max_rounds: Stop after this many rounds.
+        patience: With rows held out (see `fit`): stop after so many rounds without a better alignment of them, and
+            return to the best. None: do not look at them.
+        privacy: What leaves a view has no known sensitivity: anything but None is refused.
+        secure: Anything but False is refused: the last exchange shows the server each view's weights.
+        engine: An engine, or a function from the clients' data to one; None: all clients in this process.
+        callback: Called after each round with `info.round`, `info.estimate` (the current `common_`) and `info.metrics`.
+        checkpoint: A folder. After every round the run is saved there; a `fit` that finds it goes on from it.
+        random_state: Seed of all random streams; None: drawn, and kept as `seed_`.
 
-    Attributes
-    ----------
-    common_ (J, k) orthonormal, weights_ [(N_i, k)] and offsets_ [(k,)]: X_i @ weights_[i] - offsets_[i] is what view i
-    says of its rows; cost_ (7), eigenvalues_ (k,) of Σ X_iX_i†, correlations_ (views, k) of each view with common_,
-    explained_variance_ratio_ (views,), view_names_, n_features_, n_samples_, n_views_, n_rounds_, converged_,
-    history_, ledger_, seed_.
+    Attributes:
+        common_: (J, k), orthonormal columns: the representation of the entities.
+        weights_: [(N_i, k)], one array per view.
+        offsets_: [(k,)]: `X_i @ weights_[i] - offsets_[i]` is what view i says of its rows.
+        cost_: The cost (7) of the paper.
+        eigenvalues_: (k,), of Σ X_iX_i†: how many views, in sum, a component is found in.
+        correlations_: (views, k), of each view with `common_`.
+        explained_variance_ratio_: (views,), the share of a view's variance that `common_` explains.
+        view_names_, n_features_, n_samples_, n_views_: What was learned from.
+        n_rounds_, converged_, history_, ledger_, seed_: As in `FederatedPCA`.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedspan import FederatedGCCA
-    >>> rng = np.random.default_rng(0)
-    >>> topic = rng.normal(size=(100, 2))
-    >>> views = [topic @ rng.normal(size=(2, 6)) + 0.1 * rng.normal(size=(100, 6)) for _ in range(3)]
-    >>> gcca = FederatedGCCA(n_components=2, random_state=0).fit(views)
-    >>> gcca.common_.shape, bool(gcca.correlations_.min() > 0.99)
-    ((100, 2), True)
+    Examples:
+        >>> import numpy as np
+        >>> from fedspan import FederatedGCCA
+        >>> rng = np.random.default_rng(0)
+        >>> topic = rng.normal(size=(100, 2))
+        >>> views = [topic @ rng.normal(size=(2, 6)) + 0.1 * rng.normal(size=(100, 6)) for _ in range(3)]
+        >>> gcca = FederatedGCCA(n_components=2, random_state=0).fit(views)
+        >>> gcca.common_.shape, bool(gcca.correlations_.min() > 0.99)
+        ((100, 2), True)
     """
 
     def __init__(

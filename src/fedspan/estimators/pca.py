@@ -39,47 +39,53 @@ _SHOWN = ("kkt", "change", "floor")  # what a solver may know of its own accurac
 class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Principal component analysis of rows that are spread over clients, as if they were in one place.
 
-    Parameters
-    ----------
-    n_components : how many components to compute.
-    solver : "gram" (exact, one round, d×d numbers), "krylov" (few rounds of d×k), "davidson" (fewer, but shows each
-        client's own subspace to the server), "ssi", "localpower", "fedpower", "uda", "wda", "drsvd" (the papers'
-        methods), "auto" (the fastest by a cost model; `ledger_.notes` says why), or an object of
-        `fedspan.algorithms` with options that only this solver knows; `fedspan.Auto` takes bandwidth and latency.
-    center : take off the mean of all clients' rows together (each client's own mean is not shown).
-    scale : divide by the standard deviation over all clients' rows together; constant columns stay as they are.
-    tol : stop when the scaled KKT violation ‖(I - ZZᵀ)MZ‖_F / tr(M) is at most this, where the server can see it;
-        else the solver's own measure. 0 runs all rounds.
-    max_rounds : stop after this many rounds.
-    local_steps : iterations at the clients between two communications (fedpower, localpower).
-    bits : bits per number on both links: an integer from 2 to 16 (against memories on both sides; for ssi, localpower
-        and fedpower), or "auto" (krylov, davidson: just fine enough for tol). None: float64.
-    participation : a `Participation`, the part of the clients that is asked in each round (fedpower).
-    privacy : `RowDP(epsilon, delta, row_norm)` for a guarantee to every single row, or `PaperDP` (FedPower's own noise,
-        to reproduce its tables). None: no noise.
-    secure : True, or `Secure(threshold=…)`: the server sees only sums over the clients. With RowDP the clients then
-        share the noise, which is √(number of clients) less.
-    engine : an engine, or a function from the clients' data to one; None: all clients in this process.
-    callback : called after every round with `info.round`, `info.estimate` and `info.metrics`.
-    checkpoint : a folder. After every round the run is saved there; a `fit` that finds it goes on from it.
-    random_state : seed of all random streams.
+    Parameters:
+        n_components: How many components to compute.
+        solver: "gram" (exact, one round, d×d numbers), "krylov" (few rounds of d×k), "davidson" (fewer, but shows each
+            client's own subspace to the server), "faps", "ssi", "localpower", "fedpower", "uda", "wda", "drsvd" (the
+            papers' methods), "auto" (the fastest by a cost model; `ledger_.notes` says why), or an object of
+            `fedspan.algorithms` with options that only this solver knows; `fedspan.Auto` takes bandwidth and latency.
+        center: Take off the mean of all clients' rows together (each client's own mean is not shown).
+        scale: Divide by the standard deviation over all clients' rows together; constant columns stay as they are.
+        tol: Stop when the scaled KKT violation ‖(I - ZZᵀ)MZ‖_F / tr(M) is at most this, where the server can see it;
+            else the solver's own measure. 0 runs all rounds.
+        max_rounds: Stop after this many rounds.
+        local_steps: Iterations at the clients between two communications (fedpower, localpower).
+        bits: Bits per number on both links: an integer from 2 to 16 (against memories on both sides; for ssi,
+            localpower and fedpower), or "auto" (krylov, davidson: just fine enough for tol). None: float64.
+        participation: A `Participation`, the part of the clients that is asked in each round (fedpower).
+        privacy: `RowDP(epsilon, delta, row_norm)` for a guarantee to every single row, or `PaperDP` (FedPower's own
+            noise, to reproduce its tables). None: no noise.
+        secure: True, or `Secure(threshold=…)`: the server sees only sums over the clients. With RowDP the clients then
+            share the noise, which is √(number of clients) less.
+        engine: An engine, or a function from the clients' data to one; None: all clients in this process.
+        callback: Called after each round with `info.round`, `info.estimate` (the components so far) and `info.metrics`.
+        checkpoint: A folder. After every round the run is saved there; a `fit` that finds it goes on from it.
+        random_state: Seed of all random streams; None: drawn, and kept as `seed_`.
 
-    Attributes
-    ----------
-    components_ (k, d), explained_variance_, explained_variance_ratio_, singular_values_, mean_, scale_,
-    noise_variance_, basis_ and basis_variance_ratio_ (what a warm start needs), n_features_in_, feature_names_in_,
-    n_samples_, n_clients_, n_rounds_, converged_,
-    history_ (a dict per round), ledger_ (bytes, seconds, rounds, who took part), seed_.
+    Attributes:
+        components_: (k, d), orthonormal rows, the one of most variance first.
+        explained_variance_: (k,), the variance along each component.
+        explained_variance_ratio_: (k,), the same as a share of the variance of all features.
+        singular_values_: (k,), of all centred rows together.
+        mean_: (d,), what is taken off the rows.
+        scale_: (d,), what they are divided by; ones without `scale`.
+        noise_variance_: The mean variance of what is left out.
+        basis_, basis_variance_ratio_: What a warm start needs.
+        n_features_in_, feature_names_in_, n_samples_, n_clients_: What was learned from.
+        n_rounds_, converged_: How the run ended.
+        history_: A dict for every round.
+        ledger_: Bytes, seconds, rounds, who took part, ε spent: see `Ledger`.
+        seed_: The seed that repeats the run.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedspan import FederatedPCA
-    >>> rng = np.random.default_rng(0)
-    >>> hospitals = {"north": rng.normal(size=(80, 5)), "south": rng.normal(size=(50, 5))}
-    >>> pca = FederatedPCA(n_components=2, random_state=0).fit(hospitals)
-    >>> pca.components_.shape, pca.n_samples_
-    ((2, 5), 130)
+    Examples:
+        >>> import numpy as np
+        >>> from fedspan import FederatedPCA
+        >>> rng = np.random.default_rng(0)
+        >>> hospitals = {"north": rng.normal(size=(80, 5)), "south": rng.normal(size=(50, 5))}
+        >>> pca = FederatedPCA(n_components=2, random_state=0).fit(hospitals)
+        >>> pca.components_.shape, pca.n_samples_
+        ((2, 5), 130)
     """
 
     def __init__(

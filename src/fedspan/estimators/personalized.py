@@ -41,52 +41,58 @@ _WORDS = ((0.01, "local"), (0.4, "mostly local"), (0.6, "half local, half shared
 class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
     """Components for every client: better than from its few rows alone, better than one set for all.
 
-    Parameters
-    ----------
-    n_components : how many components each client gets.
-    method : "auto" (three exchanges: sketches, held-out losses, the result), "eigen" (the exact alternation between
-        clients and shared components) or "paper" (alternating Stiefel gradient descent, Ozkara et al.).
-    shrinkage : λ, how strongly clients are drawn together: 0 is each client alone, inf one set for all; "auto" finds
-        it by 5-fold cross-validation on the clients' own rows. For "auto" λ is the weight of the shared second moments
-        beside the client's own; for "eigen" and "paper" it is σ_ε²(1+σ_ε²)/σ_U² of the paper, in units of the data.
-    center : True or "client" (each client's own mean), "global" (the mean of all rows) or False.
-    scale : divide by the standard deviation over all clients (around each client's own mean, if so centered).
-    tol, max_rounds : of "eigen" and "paper": stop when the objective changes by at most tol, relative to it.
-    local_steps, step : of "paper": steps at the client per round; "safe", "lemmas" or a pair (α, β).
-    clip : cut every column of a client at its median ± clip·MAD (of that client's rows) before anything else.
-    collect : whether the clients' components and means come back to the caller. False: they stay where they are made
-        (`components_` is None; each site calls `personalize` on its own rows), and no client shows them to anyone.
-    participation : a `Participation`: how many clients take part in a round (auto, paper). The last exchange, in which
-        components are made, reaches all.
-    privacy : components have no known sensitivity: anything but None is refused.
-    secure : True, or `Secure(threshold=…)`: the server sees sums over the clients only. It needs collect=False, since
-        collected components are those of single clients.
-    engine, callback, checkpoint, random_state : as in `FederatedPCA`.
+    Parameters:
+        n_components: How many components each client gets.
+        method: "auto" (three exchanges: sketches, held-out losses, the result), "eigen" (the exact alternation between
+            clients and shared components) or "paper" (alternating Stiefel gradient descent, Ozkara et al.).
+        shrinkage: λ, how strongly clients are drawn together: 0 is each client alone, inf one set for all; "auto" finds
+            it by 5-fold cross-validation on the clients' own rows. For "auto" λ is the weight of the shared second
+            moments beside the client's own; for "eigen" and "paper" it is σ_ε²(1+σ_ε²)/σ_U² of the paper.
+        center: True or "client" (each client's own mean), "global" (the mean of all rows) or False.
+        scale: Divide by the standard deviation over all clients (around each client's own mean, if so centered).
+        tol: Stop "eigen" and "paper" when the objective changes by at most this, relative to it.
+        max_rounds: Stop them after so many rounds.
+        local_steps: Steps of "paper" at the client per round.
+        step: Of "paper": "safe", "lemmas" or a pair (α, β).
+        clip: Cut every column of a client at its median ± clip·MAD (of that client's rows) before anything else.
+        collect: Whether the clients' components and means come back to the caller. False: they stay where they are made
+            (`components_` is None; each site calls `personalize` on its own rows), and no client shows them to anyone.
+        participation: A `Participation`: how many clients take part in a round (auto, paper). The last exchange, in
+            which components are made, reaches all.
+        privacy: Components have no known sensitivity: anything but None is refused.
+        secure: True, or `Secure(threshold=…)`: the server sees sums over the clients only. It needs collect=False,
+            since collected components are those of single clients.
+        engine: An engine, or a function from the clients' data to one; None: all clients in this process.
+        callback: Called after each round with `info.round`, `info.estimate` (the shared components) and `info.metrics`.
+        checkpoint: A folder. After every round the run is saved there; a `fit` that finds it goes on from it.
+        random_state: Seed of all random streams; None: drawn, and kept as `seed_`.
 
     What the server sees: of each client the leading 2k eigenpairs of its second moments (of all rows, and without each
     of five folds), sizes, traces and column squares; sums of held-out losses; then, if `collect`, components and mean.
     Where d < 4k second moments are shorter than eigenpairs, and only their sums over clients are shown.
 
-    Attributes
-    ----------
-    components_ (m, k, d) in the order of client_names_, each turned towards shared_components_ (k, d), so that
-    coordinates of different clients can be compared; means_ (m, d), scale_ (d,), bounds_ (m, 2, d) if clipped;
-    distances_ (m,) from 0 (the client's components span what the shared ones do) to 1 (nothing in common);
-    shrinkage_ (λ), shrinkage_share_ (from 0, local, to 1, shared), shrinkage_in_words_; cv_shrinkages_ (14,) and
-    cv_losses_ (kinds, 14), the held-out loss per row for each λ; shared_part_ (what `personalize` needs);
-    n_features_in_, feature_names_in_, n_samples_, n_clients_, n_rounds_, converged_, history_, ledger_, seed_.
+    Attributes:
+        components_: (m, k, d) in the order of `client_names_`, each turned towards the shared ones, so that coordinates
+            of different clients can be compared.
+        shared_components_: (k, d).
+        means_, scale_, bounds_: (m, d), (d,) and, if clipped, (m, 2, d).
+        distances_: (m,), from 0 (the client's components span what the shared ones do) to 1 (nothing in common).
+        shrinkage_: λ; `shrinkage_share_` the same from 0, local, to 1, shared; `shrinkage_in_words_` says it.
+        cv_shrinkages_, cv_losses_: (14,) and (kinds, 14), the held-out loss per row for each λ.
+        shared_part_: What `personalize` needs.
+        client_names_, n_features_in_, feature_names_in_, n_samples_, n_clients_: What was learned from.
+        n_rounds_, converged_, history_, ledger_, seed_: As in `FederatedPCA`.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedspan import PersonalizedPCA
-    >>> rng = np.random.default_rng(0)
-    >>> clients = {name: rng.normal(size=(20, 3)) @ rng.normal(size=(3, 8)) for name in ("ann", "ben", "cleo")}
-    >>> model = PersonalizedPCA(n_components=3, random_state=0).fit(clients)
-    >>> model.components_.shape, model.shrinkage_in_words_
-    ((3, 3, 8), 'local')
-    >>> model.transform(clients["ben"], client="ben").shape
-    (20, 3)
+    Examples:
+        >>> import numpy as np
+        >>> from fedspan import PersonalizedPCA
+        >>> rng = np.random.default_rng(0)
+        >>> clients = {name: rng.normal(size=(20, 3)) @ rng.normal(size=(3, 8)) for name in ("ann", "ben", "cleo")}
+        >>> model = PersonalizedPCA(n_components=3, random_state=0).fit(clients)
+        >>> model.components_.shape, model.shrinkage_in_words_
+        ((3, 3, 8), 'local')
+        >>> model.transform(clients["ben"], client="ben").shape
+        (20, 3)
     """
 
     def __init__(

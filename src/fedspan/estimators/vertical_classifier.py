@@ -32,31 +32,37 @@ _METHODS = {"ssca": VerticalSsca(), "sgd": VerticalSgd(), "sgdm": VerticalSgd(mo
 class VerticalFederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier of rows whose features are spread over clients. All clients know the labels, as in the paper.
 
-    Parameters
-    ----------
-    method : "ssca", "sgd", "sgdm" (with momentum), or an object of `fedspan.algorithms` with its own options.
-    hidden, rounds, l2, cost_limit, class_weight : as in `FederatedClassifier`.
-    batch_size : rows of a batch, which the server draws by their numbers; None: all rows.
-    exchange : "sum": only the sum over the clients of what their features contribute is seen; "each": every client's
-        contribution goes to all others through the server, as in the paper. Both learn the same model.
-    privacy : not for features that are apart: what leaves has no known sensitivity. Anything but None is refused.
-    secure : True, or `Secure(threshold=…)`: the server sees sums over the clients only; needs exchange="sum".
-    engine, callback, checkpoint, random_state : as in `FederatedPCA`.
+    Parameters:
+        method: "ssca", "sgd", "sgdm" (with momentum), or an object of `fedspan.algorithms` with its own options.
+        hidden: Cells of the hidden layer of the network.
+        batch_size: Rows of a batch, which the server draws by their numbers; None: all rows.
+        rounds: Communication rounds. With a cost_limit, the last few are exact ones that verify it.
+        l2: Weight λ of ‖ω‖² in the objective, where the loss is the objective.
+        cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this.
+        class_weight: None, "balanced", or a mapping from class to weight of its loss.
+        exchange: "sum": only the sum over the clients of what their features contribute is seen; "each": every client's
+            contribution goes to all others through the server, as in the paper. Both learn the same model.
+        privacy: Not for features that are apart: what leaves has no known sensitivity. Anything but None is refused.
+        secure: True, or `Secure(threshold=…)`: the server sees sums over the clients only; needs exchange="sum".
+        engine: An engine, or a function from the clients' data to one; None: all clients in this process.
+        callback: Called after each round with `info.round`, `info.estimate` (all parameters) and `info.metrics`.
+        checkpoint: A folder. After every round the run is saved there; a `fit` that finds it goes on from it.
+        random_state: Seed of all random streams; None: drawn, and kept as `seed_`.
 
-    Attributes
-    ----------
-    As those of `FederatedClassifier`, and views_ (the features of each client, by its name).
+    Attributes:
+        views_: The number of features of each client, by its name.
+        classes_, coef_, verified_, converged_, history_: As in `FederatedClassifier`.
+        n_features_in_, n_samples_, n_clients_, n_rounds_, ledger_, seed_: As in `FederatedPCA`.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedspan import VerticalFederatedClassifier
-    >>> X = np.random.default_rng(0).normal(size=(200, 4))
-    >>> y = np.where(X[:, 0] + X[:, 3] > 0, "yes", "no")
-    >>> model = VerticalFederatedClassifier(hidden=8, batch_size=50, rounds=80, random_state=0)
-    >>> model = model.fit({"bank": X[:, :3], "shop": X[:, 3:]}, y)
-    >>> model.score({"bank": X[:, :3], "shop": X[:, 3:]}, y) > 0.9
-    True
+    Examples:
+        >>> import numpy as np
+        >>> from fedspan import VerticalFederatedClassifier
+        >>> X = np.random.default_rng(0).normal(size=(200, 4))
+        >>> y = np.where(X[:, 0] + X[:, 3] > 0, "yes", "no")
+        >>> model = VerticalFederatedClassifier(hidden=8, batch_size=50, rounds=80, random_state=0)
+        >>> model = model.fit({"bank": X[:, :3], "shop": X[:, 3:]}, y)
+        >>> model.score({"bank": X[:, :3], "shop": X[:, 3:]}, y) > 0.9
+        True
     """
 
     def __init__(

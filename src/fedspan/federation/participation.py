@@ -17,9 +17,12 @@ def cohort_size(fraction: float, clients: int) -> int:
 
 @dataclass(frozen=True)
 class Participation:
-    """A cohort per round: `fraction` of the clients, or `count` of them.
+    """A cohort per round: a fraction of the clients, or a number of them.
 
-    `scheme` is FedPower's: 1 draws with replacement, larger clients more often; 2 uniformly without replacement.
+    Parameters:
+        fraction: The part of all clients, above 0 and at most 1 (rounded up); give this or `count`.
+        count: How many clients.
+        scheme: FedPower's: 1 draws with replacement, larger clients more often; 2 uniformly without replacement.
     """
 
     fraction: float | None = None

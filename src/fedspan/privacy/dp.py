@@ -15,15 +15,18 @@ Neighbours = Literal["add-remove", "replace-one"]
 class RowDP:
     """(ε, δ)-differential privacy of single rows: what leaves would look nearly the same with any one row left out.
 
-    row_norm : C, the public bound on a row's Euclidean norm (after centering, if asked for). Longer rows are shortened
-        to it. It must be known without looking at the data: the largest norm in the data is itself private.
-    neighbours : "add-remove" (a row more or less; the number of rows is private too), or "replace-one".
-    expect : a public guess of λ_k, the mean square along the last component, for the expected error that is told before
-        anything is sent; None: the most that it can be, C²/k.
-    simulate : draw the noise from the run's keyed streams, so that runs repeat. Whoever knows the seed can take such
-        noise off again: for simulations only, and the report says so. Otherwise it comes from the operating system.
-    budgets : a folder with one file per client, `<client>.json`, in which each client keeps what it may spend and what
-        it has spent over all runs (see `fedspan.privacy.budget`).
+    Parameters:
+        epsilon: ε, how much more likely any outcome may become by one row, as an exponent; 1 is common, 10 is weak.
+        delta: δ, the chance that this fails; less than 1 / number of rows.
+        row_norm: C, the public bound on a row's Euclidean norm (after centering, if asked for). Longer rows are
+            shortened to it. It must be known without looking at the data: the largest norm in the data is private.
+        neighbours: "add-remove" (a row more or less; the number of rows is private too), or "replace-one".
+        expect: A public guess of λ_k, the mean square along the last component, for the expected error that is told
+            before anything is sent; None: the most that it can be, C²/k.
+        simulate: Draw the noise from the run's keyed streams, so that runs repeat. Whoever knows the seed can take such
+            noise off again: for simulations only, and the report says so. Otherwise it comes from the system.
+        budgets: A folder with one file per client, `<client>.json`, in which each client keeps what it may spend and
+            what it has spent over all runs (see `fedspan.privacy.budget`).
     """
 
     epsilon: float
@@ -58,7 +61,10 @@ class PaperDP:
     which depend on the private rows as soon as there is more than one local step; and it bounds one column of the
     release where all r are released, which is up to √r more. The noise is also scaled by ‖Z‖_max of private iterates.
 
-    epsilon : ε₁, for what leaves a client. server_epsilon : ε₂, for what leaves the server; None: the same.
+    Parameters:
+        epsilon: ε₁, for what leaves a client.
+        delta: δ of both; the paper's tables fit 0.01.
+        server_epsilon: ε₂, for what leaves the server; None: the same.
     """
 
     epsilon: float

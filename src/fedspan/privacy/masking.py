@@ -49,8 +49,12 @@ Place = tuple[int, int]  # round and exchange: e
 
 @dataclass(frozen=True)
 class Secure:
-    """Secure aggregation. `threshold` clients at least are in every sum; None: all that are asked, or, if the run may
-    go on without some (min_clients), more than two thirds of all clients and at least min_clients."""
+    """Secure aggregation: the server sees sums over the clients only.
+
+    Parameters:
+        threshold: No sum is over fewer clients; None: all that are asked, or, if the run may go on without some
+            (min_clients), more than two thirds of all clients and at least min_clients.
+    """
 
     threshold: int | None = None
 
