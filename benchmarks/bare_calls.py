@@ -1,4 +1,4 @@
-"""What benchmarks/federation.py runs on the server and at the sites of a federation: bare `collab` calls beside our rounds.
+"""What benchmarks/federation.py runs on the server and at the sites: bare `collab` calls beside our rounds.
 
 Both kinds take turns in one job, in the same processes, so that a busy machine slows both alike.
 """
@@ -18,14 +18,16 @@ from nvflare.collab import collab
 import fedspan
 from fedspan.algorithms import Ssi, power
 from fedspan.algorithms.moments import RowsClient
-from fedspan.checkpoint import Checkpoint
+from fedspan.deployment.later import LaterCheckpoint
 from fedspan.deployment.order import Desk, Order
 from fedspan.deployment.remote import RemoteEngine
 from fedspan.engines import flare
 from fedspan.ledger import Ledger
 from fedspan.privacy.masking import Secure
+from fedspan.run import Info
 
 K = 10  # columns of the payload
+ROWS = 5  # of each site
 
 
 class Stopwatch:
@@ -88,18 +90,19 @@ class Bench(Desk):
         place.mkdir(parents=True)
         last = (0.0, 0.0)
 
-        def tick(info: fedspan.run.Info) -> None:  # type: ignore[name-defined]
+        def tick(info: Info) -> None:
             nonlocal last
             now = (time.perf_counter(), self.arithmetic.seconds)
             if info.round > 1:  # in the first the sites are opened
                 seconds.append(now[0] - last[0] - (now[1] - last[1]))
             last = (time.perf_counter(), self.arithmetic.seconds)
 
-        ledger = Ledger(place / "ledger.jsonl")
+        ledger, checkpoint = Ledger(place / "ledger.jsonl"), LaterCheckpoint(place / "checkpoint")
         fedspan.run(
             Ssi(k=K, tol=0.0), engine, rounds=rounds + 1, seed=0, secure=secure, ledger=ledger, callback=tick,
-            checkpoint=Checkpoint(place / "checkpoint"),
+            checkpoint=checkpoint,
         )  # fmt: skip
+        checkpoint.settle()
         engine.close()
         ledger.close()
         return seconds
@@ -112,9 +115,6 @@ class Bench(Desk):
         for _ in range(rounds):
             multiply()
         return [watch.seconds / rounds] * rounds
-
-
-ROWS = 5  # of each site
 
 
 class BenchServer(flare.FlareServer):
