@@ -70,9 +70,13 @@ def _size(meta_length: int, layout: _Layout) -> int:
 def dump(metadata: Mapping[str, str], arrays: Arrays) -> bytes:
     """Arrays and a few strings as one safetensors blob."""
     header, _ = _header(json.dumps(metadata, separators=(",", ":")), _layout(arrays))
-    return b"".join(
-        [header, *(np.asarray(a, dtype=a.dtype.newbyteorder("<"), order="C").tobytes() for a in arrays.values())]
-    )
+    return b"".join([header, *map(_bytes, arrays.values())])
+
+
+def _bytes(array: Array) -> memoryview:
+    """The array's own memory if it can be sent as it is: large ones are copied once, into the blob."""
+    little = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+    return little.reshape(-1).view(np.uint8).data
 
 
 def load(blob: bytes) -> tuple[dict[str, str], dict[str, Array]]:

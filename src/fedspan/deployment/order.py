@@ -18,6 +18,7 @@ from typing import Any
 import fedspan
 from fedspan.channel.recipe import channel_from
 from fedspan.checkpoint import Checkpoint, save_tree
+from fedspan.deployment.later import LaterCheckpoint
 from fedspan.deployment.opening import algorithm_from, preparation_from
 from fedspan.deployment.remote import RemoteEngine, Transport, handshake
 from fedspan.engines.serve import explain
@@ -111,7 +112,14 @@ class Desk:
         outcome: dict[str, Any] = {"done": True}
         try:
             work: Callable[..., None] = self._fit if order.estimator else self._run
-            work(order, engine, ledger, Checkpoint(place / "checkpoint", order.checkpoint_every), place)
+            # A round that is repeated is noise spent twice: with noise, none is begun before the last one is on disk.
+            kind = Checkpoint if order.privacy else LaterCheckpoint
+            checkpoint = kind(place / "checkpoint", order.checkpoint_every)
+            try:
+                work(order, engine, ledger, checkpoint, place)
+            finally:
+                if isinstance(checkpoint, LaterCheckpoint):
+                    checkpoint.settle()
         except Exception as error:
             outcome = {"done": False, "error": explain(error), "input": isinstance(error, InputError)}
             ledger.add(Note(f"ended: {explain(error)}"))

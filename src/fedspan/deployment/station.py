@@ -159,6 +159,7 @@ class _Run:
         vault = Party(name, opening.threshold) if opening.threshold else None
         self.site = Site(name, algorithm.client, make, opening.channel, opening.seed, guard, vault)
         self.client: Any = None
+        self.kept: Any = None  # the state that was written down last
         if saved is not None:
             self.site.restore(saved)
 
@@ -172,8 +173,10 @@ class _Run:
         if self.client is None:
             self.client = self.site.open()
         reply, site = self.site.handle(message, self.client), self.site
-        if site.started and any(x is not None for x in (site.state, site.up, site.down, site.guard)):
+        linked = any(x is not None for x in (site.up, site.down, site.guard))  # they change with every answer
+        if site.started and (linked or site.state is not self.kept):
             self.memory.keep(message.round, site.snapshot(), kept)  # before the answer leaves
+            self.kept = site.state
         return wire.encode(reply)
 
 

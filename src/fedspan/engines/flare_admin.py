@@ -9,13 +9,13 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nvflare.fuel.flare_api.api_spec import CommandError, InternalError, JobNotRunning, NoReply
+from nvflare.fuel.flare_api.api_spec import CommandError, InternalError, JobNotRunning, NoConnection, NoReply
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedspan.deployment.kit import role
@@ -25,8 +25,10 @@ from fedspan.errors import ClientError, FedspanError, InputError
 
 _POLL = 0.5  # seconds
 _START = 120.0  # seconds in which a submitted job must begin to run
+_PATIENCE = 30.0  # seconds for an answer of the server's console; FLARE's own 5 are too few on a busy machine
+_TRIES = 3
 _TERMINAL = "FINISHED"
-_NOT_YET = (JobNotRunning, NoReply, CommandError, InternalError)  # its process is not up, or no longer
+_NOT_YET = (JobNotRunning, NoConnection, NoReply, CommandError, InternalError)  # its process is not up, or no longer
 
 
 @contextmanager
@@ -40,6 +42,8 @@ def connected(kit: Path, timeout: float = 15.0) -> Iterator[Session]:
     try:
         with _silently():
             session = new_secure_session(name, str(kit), timeout=timeout)
+            session.set_timeout(_PATIENCE)
+            session.api.file_download_progress_timeout = _PATIENCE
     except Exception as error:
         raise ClientError(
             f"need the server of {kit}, it cannot be reached ({type(error).__name__}: {error}); is it running, and are "
@@ -85,8 +89,20 @@ def submit(session: Session, orders: list[Order], sites: int) -> str:
 
 
 def status(session: Session, job: str) -> str:
-    with _silently():
-        return str(session.get_job_meta(job).get("status", ""))
+    return str(_answered(lambda: session.get_job_meta(job)).get("status", ""))
+
+
+def _answered(ask: Callable[[], Any]) -> Any:
+    """What the server's console says; a busy one is asked again."""
+    for left in reversed(range(_TRIES)):
+        try:
+            with _silently():
+                return ask()
+        except (NoConnection, NoReply) as error:
+            if not left:
+                raise ClientError(f"the server does not answer ({error}); is it running?") from None
+            time.sleep(_POLL)
+    raise AssertionError
 
 
 def watch(session: Session, job: str) -> Iterator[dict[str, Any]]:
@@ -113,8 +129,7 @@ def watch(session: Session, job: str) -> Iterator[dict[str, Any]]:
 def fetch(session: Session, job: str, run: str, into: Path) -> dict[str, Any]:
     """Bring ledger and model of a run into a folder; how it ended is returned."""
     with tempfile.TemporaryDirectory() as folder:
-        with _silently():
-            place = Path(session.download_job_result(job, folder))
+        place = Path(_answered(lambda: session.download_job_result(job, folder)))
         found = next((path for path in place.rglob(run) if (path / "outcome.json").is_file()), None)
         if found is None:
             raise ClientError(
