@@ -115,6 +115,16 @@ def test_an_audit_of_a_protected_run_says_what_the_server_holds(
     assert says in " ".join((private / "out" / "audit.html").read_text().replace("&#x27;", "'").split())
 
 
+def test_an_audit_reads_the_packed_messages_of_secure_sums(private: Path, fedspan: Fedspan) -> None:
+    job = (private / "job.toml").read_text().split("[privacy]")[0] + "[secure]\nenabled = true\n"
+    (private / "packed.toml").write_text(job)
+    words = ["--set", "job.solver=krylov", "--out", "packed", "--transcript"]
+    assert fedspan("run", "packed.toml", *words).exit_code == 0
+    result = fedspan("audit", "packed")
+    assert result.exit_code == 0, result.output
+    assert "cannot be told from random bytes" in " ".join(result.stdout.split())
+
+
 def test_an_audit_sees_if_masks_were_missing(private: Path, fedspan: Fedspan) -> None:
     """The test for randomness can fail: it is shown answers of a run without masks as if they had been masked."""
     from fedspan.cli.protected import _randomness

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 
 from fedspan.channel import wire
 from fedspan.channel.link import Receiver
-from fedspan.channel.stage import Channel
+from fedspan.channel.stage import Channel, Stage
 from fedspan.errors import InputError, ProtocolError
 from fedspan.files import write_whole
 from fedspan.protocol import Arrays
@@ -179,8 +179,8 @@ class _Ends:
         try:
             return Talk(
                 key.sitting, key.round, key.exchange, key.client, answer.task,
-                down.decode(question) if self.channel.down.kinds else question.arrays,
-                up.decode(answer) if self.channel.up.kinds else answer.arrays,
+                _decoded(self.channel.down, down, question),
+                _decoded(self.channel.up, up, answer),
                 bytes_down, bytes_up,
             )  # fmt: skip
         except (ProtocolError, KeyError, ValueError) as error:
@@ -188,3 +188,10 @@ class _Ends:
                 f"cannot decode {key.file('up')} of the transcript ({error}); a message before it is missing, or the "
                 "run had another channel"
             ) from None
+
+
+def _decoded(stage: Stage, end: Receiver, message: wire.Message) -> Arrays:
+    """The arrays of a message. Without a memory each decodes by itself, also where some are not kept (secure sums)."""
+    if stage.remembers:
+        return end.decode(message)
+    return stage.decode(message.arrays, stage.init()[1])[0]
