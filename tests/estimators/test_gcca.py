@@ -195,9 +195,9 @@ def test_ids_are_matched_across_kinds_of_tables(tmp_path: Path) -> None:
     swapped = frames[1].iloc[[1, 0, *range(2, 150)]]
     with pytest.raises(InputError, match=r"2 of 150 rows differ .* same ids in another order"):
         FederatedGCCA(2).fit([frames[0], swapped, frames[2]], ids="patient")
-    with pytest.raises(InputError, match="need the id column 'person', the table has patient"):
+    with pytest.raises(InputError, match="need the column 'person', the table has patient"):
         FederatedGCCA(2).fit(frames, ids="person")
-    with pytest.raises(InputError, match="need a table with named columns"):
+    with pytest.raises(InputError, match="need a column 'patient', this table's columns have no names"):
         FederatedGCCA(2).fit(views, ids="patient")
 
 

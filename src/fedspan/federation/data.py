@@ -125,7 +125,7 @@ def _unnamed(source: Any, given: Preparation) -> Table:
     ):
         raise InputError(
             f"need a column {given.id if ids is None and given.id else given.label!r}, this table's columns have no "
-            "names; use CSV, Parquet, a data frame or an .npz file"
+            "names; use CSV, Parquet, a data frame or an .npz file, or give ids and labels as lists"
         )
     if given.missing != "refuse":
         X, keep = take_rows(X, given)

@@ -30,8 +30,8 @@ def open_view(source: Any, ids: Any = None) -> OpenView:
         return OpenView(table.X, table.names, table.ids if ids is None else ids)
     inner, preparation = (source.source, source.preparation) if isinstance(source, Prepared) else (source, PLAIN)
     table = open_source(inner() if callable(inner) else inner, replace(preparation, id=ids))
-    if table.ids is None:
-        raise InputError(f"need a table with named columns to take ids from column {ids!r}; or give the ids as lists")
+    if table.ids is None:  # it was opened before, without them
+        raise InputError(f"need a table that still has its column {ids!r}; or give the ids as lists")
     return OpenView(table.X, table.names, table.ids)
 
 
