@@ -35,7 +35,7 @@ from fedspan.ledger import Ledger, RoundEnd
 from page import put
 from solvers import table4
 
-PAYLOADS = [("80kB", 1_000, 8, 12), ("8MB", 100_000, 4, 6)]  # table, features, blocks, rounds of a block
+PAYLOADS = [("80kB", 1_000, 24, 6), ("8MB", 100_000, 10, 3)]  # table, features, blocks, rounds of a block
 KRYLOV: dict[str, Any] = {
     "n_components": 10, "solver": "krylov", "center": False, "tol": 1e-6, "random_state": 0
 }  # fmt: skip
@@ -150,19 +150,20 @@ def krylov(session: Any, made: LocalFederation, clients: dict[str, np.ndarray]) 
     return lines
 
 
-def three(folder: Path, write: bool) -> None:
-    rng, parts = np.random.default_rng(2), table4(0)
-    shares = {"east": parts[:4], "north": parts[4:6], "south": parts[6:]}  # 10000, 11000 and 15000 rows
-    clients = {site: np.vstack(share) for site, share in shares.items()}
+def three(folder: Path, write: bool, calls_only: bool) -> None:
+    rng, clients = np.random.default_rng(2), {site: np.ones((2, 2)) for site in ("east", "north", "south")}
+    if not calls_only:
+        parts = table4(0)
+        shares = {"east": parts[:4], "north": parts[4:6], "south": parts[6:]}  # 10000, 11000 and 15000 rows
+        clients = {site: np.vstack(share) for site, share in shares.items()}
     payloads = {site: {name: rng.normal(size=(ROWS, d)) for name, d, _, _ in PAYLOADS} for site in clients}
     made = federation(folder, {site: {**payloads[site], "table4": rows} for site, rows in clients.items()})
     try:
         print(f"three sites are connected after {started(made):.0f} s", flush=True)
         with flare_admin.connected(made.researcher) as session:
-            for mark, lines in (("calls", calls(session, made)), ("krylov", krylov(session, made, clients))):
-                print("\n".join(lines), flush=True)
-                if write:
-                    put(lines, PAGE, mark)
+            tell(calls(session, made), "calls", write)
+            if not calls_only:
+                tell(krylov(session, made, clients), "krylov", write)
     finally:
         made.stop()
 
@@ -196,14 +197,19 @@ def many(folder: Path, sites: int, write: bool) -> None:
         "",
         f"Load average of the machine (2 cores): {load()}.",
     ]
+    tell(lines, "many", write)
+
+
+def tell(lines: list[str], mark: str, write: bool) -> None:
     print("\n".join(lines), flush=True)
     if write:
-        put(lines, PAGE, "many")
+        put(lines, PAGE, mark)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sites", type=int, help="instead: 50 rounds on that many sites")
+    parser.add_argument("--calls", action="store_true", help="the first table only")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/federation.md")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # and stop all processes
@@ -211,7 +217,7 @@ def main() -> None:
         if args.sites:
             many(Path(folder), args.sites, args.write)
         else:
-            three(Path(folder), args.write)
+            three(Path(folder), args.write, args.calls)
 
 
 if __name__ == "__main__":

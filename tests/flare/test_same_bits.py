@@ -16,6 +16,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "con
 from table import TABLE, hospitals, labelled, labelled_views  # noqa: E402
 from world import MISCHIEF, carry_out, estimate, exchanges, federation, new_run  # noqa: E402
 
+import fedspan  # noqa: E402
 from fedspan import Secure, run  # noqa: E402
 from fedspan.algorithms.deep_maxvar import DeepView  # noqa: E402
 from fedspan.channel import Channel, delta, only, quantize  # noqa: E402
@@ -76,6 +77,32 @@ def order_for(name: str, secure: bool = False) -> Order:
     )
 
 
+def arguments(table: str) -> tuple[Any, ...]:
+    """What `fit` is given for the same data in one process."""
+    data = TABLES[table]()
+    if table == "labelled":
+        return {name: X for name, (X, _) in data.items()}, {name: y for name, (_, y) in data.items()}
+    if table == "labelled_views":
+        return {name: X for name, (X, _) in data.items()}, next(iter(data.values()))[1]
+    return (data,)
+
+
+# Estimator, its parameters, the table, and what it has learned.
+ESTIMATORS: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
+    "pca": ("FederatedPCA", {"n_components": 3, "scale": True}, "hospitals", ("components_", "explained_variance_")),
+    "svd": ("FederatedSVD", {"n_components": 2, "solver": "krylov", "bits": "auto"}, "hospitals", ("components_",)),
+    "personalized": ("PersonalizedPCA", {"n_components": 2}, "hospitals", ("components_", "shared_components_")),
+    "gcca": ("FederatedGCCA", {"n_components": 2}, "views", ("common_", "correlations_")),
+    "classifier": (
+        "FederatedClassifier", {"hidden": 3, "batch_size": 2, "rounds": 4, "class_weight": "balanced"}, "labelled",
+        ("coef_",),
+    ),
+    "vertical-classifier": (
+        "VerticalFederatedClassifier", {"hidden": 3, "batch_size": 10, "rounds": 4}, "labelled_views", ("coef_",),
+    ),
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Path]:
     """One job on five sites carries out an order for every algorithm; some of them once more with secure sums."""
@@ -95,6 +122,13 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], 
                 own["network"] = "site_networks:network"
     asked = {(name, False): order_for(name) for name in TABLE if name not in NOISED}
     asked |= {(name, True): order_for(name, secure=True) for name in SUMS}
+    for task, (estimator, parameters, table, _) in ESTIMATORS.items():
+        more = {**parameters, "random_state": SEED}
+        asked[task, False] = Order(new_run(), estimator, more, table={"name": table}, secure={"enabled": False})
+    asked["noised", True] = Order(
+        new_run(), "FederatedPCA", {"n_components": 2, "random_state": SEED}, table={"name": "hospitals"},
+        privacy={"epsilon": 5.0, "delta": 1e-4, "row_norm": 30.0}, secure={"enabled": True},
+    )  # fmt: skip
     made = federation(folder, tables, secure=False)
     with made:
         outcomes = carry_out(made, list(asked.values()), folder / "out")
@@ -119,3 +153,25 @@ def test_a_federation_gives_the_same_bits(answers: dict[tuple[str, bool], Path],
         (e.round, e.task, e.clients) for e in exchanges(here.ledger)
     ]
     assert (there.bytes_up, there.bytes_down) == (here.ledger.bytes_up, here.ledger.bytes_down)
+
+
+@pytest.mark.parametrize("task", ESTIMATORS)
+def test_an_estimator_learns_the_same_on_a_federation(answers: dict[tuple[str, bool], Path], task: str) -> None:
+    name, parameters, table, learned = ESTIMATORS[task]
+    kind = getattr(fedspan, name)
+    there = kind.load(answers[task, False] / "model.safetensors")
+    here = kind(**parameters, random_state=SEED).fit(*arguments(table))
+    for attribute in learned:
+        np.testing.assert_array_equal(getattr(there, attribute), getattr(here, attribute))
+
+
+def test_noise_of_a_federation_is_not_the_seeds(answers: dict[tuple[str, bool], Path]) -> None:
+    """It comes from each site's operating system; what leaves is noised and masked, and the ledger says how much."""
+    ledger = Ledger.read(answers["noised", True] / "ledger.jsonl")
+    assert all(event.noise > 0 and event.secure for event in exchanges(ledger))
+    assert ledger.epsilon(1e-4) <= 5.0 * (1 + 1e-6)
+    there = fedspan.FederatedPCA.load(answers["noised", True] / "model.safetensors")
+    dp = fedspan.RowDP(5.0, 1e-4, 30.0, simulate=True)
+    here = fedspan.FederatedPCA(2, privacy=dp, secure=True, random_state=SEED).fit(hospitals())
+    assert there.components_.shape == here.components_.shape
+    assert not np.array_equal(there.components_, here.components_)
