@@ -27,8 +27,9 @@ _POLL = 0.5  # seconds
 _START = 120.0  # seconds in which a submitted job must begin to run
 _PATIENCE = 30.0  # seconds for an answer of the server's console; FLARE's own 5 are too few on a busy machine
 _TRIES = 3
+_LINGER = 5.0  # seconds after the end of a job's process in which its status should say so
 _TERMINAL = "FINISHED"
-_NOT_YET = (JobNotRunning, NoConnection, NoReply, CommandError, InternalError)  # its process is not up, or no longer
+_NOT_YET = (NoConnection, NoReply, CommandError, InternalError)  # its process is not up, or no longer
 
 
 @contextmanager
@@ -107,19 +108,24 @@ def _answered(ask: Callable[[], Any]) -> Any:
 
 def watch(session: Session, job: str) -> Iterator[dict[str, Any]]:
     """The rows of the ledger as they come, until the job has ended, however it ended."""
-    seen, begun, since = 0, False, time.monotonic()
-    while True:
-        state = status(session, job)
-        if state == "RUNNING":
-            begun, rows = True, []
-            with contextlib.suppress(*_NOT_YET), _silently():
-                answer = session.do_app_command(job, TOPIC, {"from": seen})
-                rows = json.loads(answer["rows"])
-            seen += len(rows)
-            yield from rows
-        elif state.startswith(_TERMINAL):
-            return
-        elif not begun and time.monotonic() - since > _START:
+    seen, since, heard, quiet = 0, time.monotonic(), False, 0.0
+    while not (state := status(session, job)).startswith(_TERMINAL):
+        rows: list[dict[str, Any]] = []
+        try:
+            with _silently():
+                rows = json.loads(session.do_app_command(job, TOPIC, {"from": seen})["rows"])
+            heard, quiet = True, 0.0
+        except JobNotRunning:
+            quiet += _POLL
+        except _NOT_YET:
+            quiet = 0.0
+        seen += len(rows)
+        yield from rows
+        if heard and quiet > _LINGER:  # its process has ended, but FLARE waits 15 minutes for a site that has died
+            with contextlib.suppress(Exception), _silently():
+                session.abort_job(job)
+            quiet = 0.0
+        if state != "RUNNING" and not heard and time.monotonic() - since > _START:
             raise ClientError(
                 f"the job was not begun within {_START:g} s (it is {state!r}); are all sites connected and idle?"
             )
