@@ -1,0 +1,38 @@
+"""Algorithm 1 of personalized PCA with its iterates in view: what figures 1 (a) and 2 share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from figures import NOISE, lam
+
+from fedspan.algorithms import PersonalPaper
+from fedspan.engines import InProcess
+from fedspan.protocol import Array
+from fedspan.run import Info, run
+
+
+class Watched(InProcess):
+    """An engine whose clients' iterates can be looked at."""
+
+    def start(self, *args: Any) -> Any:
+        self.session = super().start(*args)
+        return self.session
+
+
+def iterates(
+    train: list[Array], var_u: float, seed: int, rounds: int, step: Any, see: Callable[[list[Array]], None]
+) -> None:
+    """Algorithm 1 from random points; `see` is shown all U_{i,t} after every round."""
+    r = 10
+    server = PersonalPaper(
+        r, lam(var_u), "none", start="random", noise=NOISE, step=step, rounds=rounds, tol=-1.0, collect=False
+    )
+    engine = Watched(train, threads=1)
+
+    def watch(info: Info) -> None:
+        if info.round <= rounds:
+            see([site.state.U for site in engine.session.sites.values()])
+
+    run(server, engine, rounds=rounds, seed=seed, callback=watch)
