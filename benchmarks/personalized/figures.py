@@ -4,8 +4,8 @@
     rounds  rounds until f is within 1e-3 of the least f that eigen found from either start
 
 Errors are ratios to the true reconstruction error (d - r)σ_ε², on held-out rows. "ours" is the paper's problem with
-known variances, solved by "eigen"; "auto" does not know them. `fedspan bench personalized/figure1` (2) compares the paper's
-figures with what it says of them.
+known variances, solved by "eigen"; "auto" does not know them. `fedspan bench personalized/figure1` (2) compares the
+paper's figures with what it says of them.
 """
 
 from __future__ import annotations

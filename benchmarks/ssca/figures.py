@@ -6,8 +6,8 @@
 Training cost (over all rows) and test accuracy against the round, sample-based (ten clients of 6000 rows) and
 feature-based (ten clients of about 78 pixels). Settings of section VI, step sizes as printed (paper=True). Means over
 --seeds for SSCA and FedSGD with B = 100, over --more-seeds for the others. Curves on batches of all 6000 rows stop
-after --big-rounds. Every run is kept in a folder, so that a command that was cut goes on. `fedspan bench ssca/figure1` (2, 4)
-compares them with what the paper says.
+after --big-rounds. Every run is kept in a folder, so that a command that was cut goes on. `fedspan bench
+ssca/figure1` (2, 4) compares them with what the paper says.
 """
 
 from __future__ import annotations
