@@ -9,6 +9,7 @@ from figures import NOISE, lam
 
 from fedspan.algorithms import PersonalPaper
 from fedspan.engines import InProcess
+from fedspan.ledger import Ledger
 from fedspan.protocol import Array
 from fedspan.run import Info, run
 
@@ -23,7 +24,7 @@ class Watched(InProcess):
 
 def iterates(
     train: list[Array], var_u: float, seed: int, rounds: int, step: Any, see: Callable[[list[Array]], None]
-) -> None:
+) -> Ledger:
     """Algorithm 1 from random points; `see` is shown all U_{i,t} after every round."""
     r = 10
     server = PersonalPaper(
@@ -35,4 +36,4 @@ def iterates(
         if info.round <= rounds:
             see([site.state.U for site in engine.session.sites.values()])
 
-    run(server, engine, rounds=rounds, seed=seed, callback=watch)
+    return run(server, engine, rounds=rounds, seed=seed, callback=watch).ledger
