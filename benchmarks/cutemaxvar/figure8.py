@@ -1,8 +1,8 @@
 """CuteMaxVar figure 8: large and sparse views, 3 to 5 bits.
 
 (J, N, D, K, I) = (50000, 2000, 200, 5, 3), density 0.02, MVLSA start of rank 50, exact local solves; quick: (5000,
-400, 60). Each method runs 12 rounds; the goal is the cost that AltMaxVar has after 10. large.py writes the table of
-docs/gcca.md.
+400, 60). Each method runs 12 rounds, Krylov 40 (it starts from the data, not from MVLSA); the goal is the cost that
+AltMaxVar has after 10. large.py writes the table of docs/gcca.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,15 @@ def run(size: str, data: Path) -> Found:
             costs[name].append(info.metrics["cost"])
             sent[name].append((ledger.bytes_up + ledger.bytes_down) / 1e6)
 
-        fedspan.run(solver, InProcess(X), rounds=12, seed=seed, channel=channel, ledger=ledger, callback=watch)
+        fedspan.run(
+            solver,
+            InProcess(X),
+            rounds=40 if name.startswith("krylov") else 12,
+            seed=seed,
+            channel=channel,
+            ledger=ledger,
+            callback=watch,
+        )
         print(name, costs[name][-1], sent[name][-1], flush=True)
     goal = costs["AltMaxVar"][9]
     at = {
@@ -73,10 +81,10 @@ def run(size: str, data: Path) -> Found:
             where=where,
         ),
         Row(
-            "3 bits need less than a tenth of AltMaxVar's float64, and a fifth of float32",
+            "3 bits need less communication than AltMaxVar in float32",
             MB["CuteMaxVar, 3 bits"],
             "MB",
-            against=MB["AltMaxVar"] / 10,
+            against=MB["AltMaxVar"] / 2,
             where=where,
         ),
     ]
