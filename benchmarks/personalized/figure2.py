@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from figures import solve
-from iterate import iterates
+from iterate import iterates, settled
 from problem import error, section_v, true_error
 
 from fedspan.algorithms import PersonalAuto
@@ -70,19 +70,13 @@ def run(size: str, data: Path) -> Found:
     datasets, rounds = (2, 100) if size == "quick" else (20, 300)
     train, held, each = courses(datasets, rounds)
     low, middle, high = train
-
-    def settled(var_u: float) -> float:
-        """The iteration from which on the training error stays within 1 % of its end."""
-        curve = np.array(train[var_u])
-        return float(np.max(np.nonzero(np.abs(curve / curve[-1] - 1) > 0.01)[0], initial=-1) + 2)
-
     rows = (
         [
             Row(
                 f"training converges faster at σ_U² = {b} than at {a} (iterations until it stays within 1 %)",
-                settled(b),
+                settled(train[b]),
                 "iterations",
-                against=settled(a),
+                against=settled(train[a]),
                 where=WHERE,
             )
             for a, b in ((low, middle), (middle, high))

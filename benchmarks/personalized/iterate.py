@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from figures import NOISE, lam
 
 from fedspan.algorithms import PersonalPaper
@@ -37,3 +38,9 @@ def iterates(
             see([site.state.U for site in engine.session.sites.values()])
 
     return run(server, engine, rounds=rounds, seed=seed, callback=watch).ledger
+
+
+def settled(curve: Sequence[float]) -> float:
+    """The iteration from which on an error stays within 1 % of its end."""
+    away = np.abs(np.array(curve) / curve[-1] - 1) > 0.01
+    return float(np.max(np.nonzero(away)[0], initial=-1) + 2)
