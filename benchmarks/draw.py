@@ -30,15 +30,14 @@ def chart(
     title: str,
     x_label: str,
     y_label: str,
-    *,
-    log_x: bool = False,
-    log_y: bool = False,
+    log: tuple[bool, bool] = (False, False),
 ) -> str:
-    """The lines by name, on plain or logarithmic axes, with a key beside them."""
+    """The lines by name, on plain or logarithmic axes, with a key beside them; what is not finite is left out."""
+    lines = {name: [(x, y) for x, y in line if math.isfinite(y)] for name, line in lines.items()}
     points = [point for line in lines.values() for point in line]
     if not points:
         points = [(1.0, 1.0)]
-    x_axis, y_axis = (_Axis([p[k] for p in points], log) for k, log in ((0, log_x), (1, log_y)))
+    x_axis, y_axis = (_Axis([p[k] for p in points], logarithmic) for k, logarithmic in enumerate(log))
     right, low = _W - _KEY, _H - _BOTTOM
 
     def at(x: float, y: float) -> tuple[float, float]:

@@ -21,10 +21,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from draw import chart, ratios
 from fedspan.engines.inprocess import cores
 from fedspan.errors import FedspanError, InputError, nearest
 from fedspan.files import write_whole
@@ -185,6 +186,7 @@ def execute(bench: Benchmark, size: str, data: Path, out: Path = RESULTS) -> dic
         raise SkippedError(f"{bench.name} needs {', '.join(missing)}, which are not in {where}")
     started = time.perf_counter()
     found: Found = _load(bench).run(size, data)
+    rows = [{**asdict(row), "mark": mark(asdict(row))} for row in found.rows]
     record = {
         "benchmark": bench.name,
         "size": size,
@@ -192,16 +194,17 @@ def execute(bench: Benchmark, size: str, data: Path, out: Path = RESULTS) -> dic
         "seconds": round(time.perf_counter() - started, 1),
         "cores": cores(),
         "machine": platform.machine(),
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {"python": platform.python_version(), **_installed(VERSIONS)},
         "seeds": list(found.seeds),
         "setting": dict(found.setting),
-        "rows": [{**asdict(row), "mark": mark(asdict(row))} for row in found.rows],
+        "rows": rows,
         "costs": [asdict(cost) for cost in found.costs],
     }
     path = bench.result(out, size)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(_plain(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    write_whole(path.with_suffix(".svg"), _picture(bench, found))
+    drawn = chart(found.lines, bench.title, *found.labels, log=found.log) if found.lines else ratios(rows, bench.title)
+    write_whole(path.with_suffix(".svg"), drawn)
     return read(path)
 
 
@@ -244,6 +247,11 @@ def _load(bench: Benchmark) -> Any:
     return module
 
 
+def _installed(names: Sequence[str]) -> dict[str, str]:
+    found = {each.name.lower(): each.version for each in distributions()}
+    return {name: found[name] for name in names if name in found}
+
+
 def _plain(value: Any) -> Any:
     """For JSON: numpy's numbers as Python's, five digits, and infinity (not reached) as a word."""
     if isinstance(value, Mapping):
@@ -255,23 +263,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return "never" if math.isinf(value) else float(f"{value:.5g}")
     return value
-
-
-def _versions() -> dict[str, str]:
-    out = {}
-    for name in VERSIONS:
-        try:
-            out[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return out
-
-
-def _picture(bench: Benchmark, found: Found) -> str:
-    from draw import chart, ratios
-
-    if found.lines:
-        log_x, log_y = found.log
-        finite = {k: [(x, y) for x, y in line if math.isfinite(y)] for k, line in found.lines.items()}
-        return chart(finite, bench.title, *found.labels, log_x=log_x, log_y=log_y)
-    return ratios([asdict(row) | {"mark": mark(asdict(row))} for row in found.rows], bench.title)
