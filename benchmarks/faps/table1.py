@@ -40,7 +40,7 @@ def run(size: str, data: Path) -> Found:
             "rounds",
             factor=1.5,
             printed=printed.value("SSI", "rounds"),
-            where="Table 1",
+            where="beyond the paper",
         ),
     ]
     lines = {name: [(float(t), y) for t, y in kept[0].curve] for name, kept in runs.items()}

@@ -58,7 +58,7 @@ def run(size: str, data: Path) -> Found:
                 "rounds",
                 factor=1.5,
                 printed=printed.value("FAPS", "rounds"),
-                where="Table 4",
+                where="beyond the paper",
             )
         )
     costs = [Cost(JOB, name, f["rounds"], f["megabytes"], name in THREE) for name, f in found.items()]
