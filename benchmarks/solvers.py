@@ -8,18 +8,15 @@ from the pooled Gram matrix, is at most 1e-6; so solvers that cannot see it are 
 from __future__ import annotations
 
 import argparse
-import contextlib
-from dataclasses import replace
+import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-import fedspan
 from fedspan.algorithms import Davidson, DrSvd, Faps, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
-from fedspan.estimators.spectral import channel_for
-from fedspan.run import Info
 from page import put
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "faps"))
+from synthetic import Pooled, geometric, problem
 
 PAPER: dict[str, Any] = {"start": "paper", "penalty": "paper", "beta": 0.15, "cap": 200}  # FAPS section 5.2
 SUMS = "sums over clients of MᵢV"
@@ -43,46 +40,8 @@ ROWS: list[tuple[str, Any, Any, str]] = [
 ]
 
 
-class ReachedError(Exception):
-    """The estimate is good enough."""
-
-
-def table4(seed: int, n: int = 1000, xi: float = 1.01) -> list[np.ndarray]:
-    """The clients' rows, FAPS (23) and (24), section 5.7."""
-    rng = np.random.default_rng(seed)
-    U = np.linalg.qr(rng.uniform(-1, 1, (n, n)))[0]
-    V = np.linalg.qr(rng.uniform(-1, 1, (36 * n, n)))[0]
-    return np.split((V * xi ** -np.arange(n)) @ U.T, np.cumsum([n * i for i in range(1, 8)]))
-
-
-def measure(solver: Any, bits: Any, clients: list[np.ndarray], M: np.ndarray, most: int, seed: int) -> dict[str, Any]:
-    """Rounds and bytes until the true KKT violation is at most 1e-6."""
-    trace, kkt = float(np.trace(M)), float("nan")
-
-    def watch(info: Info) -> None:
-        nonlocal kkt
-        Z = info.estimate.T
-        MZ = M @ Z
-        kkt = float(np.linalg.norm(MZ - Z @ (Z.T @ MZ)) / trace)
-        if kkt <= 1e-6:
-            raise ReachedError
-
-    has_tol = hasattr(solver, "tol")
-    solver = replace(solver, k=10, center=False, **({"tol": 1e-6} if has_tol and isinstance(solver, Krylov) else {}))
-    if has_tol and not isinstance(solver, Krylov):
-        solver = replace(solver, tol=0.0)  # stopped from outside
-    ledger = fedspan.Ledger()
-    with contextlib.suppress(ReachedError):
-        fedspan.run(
-            solver,
-            fedspan.engines.InProcess(clients),
-            rounds=most,
-            seed=seed,
-            channel=channel_for(solver, bits),
-            ledger=ledger,
-            callback=watch,
-        )
-    return {"rounds": ledger.rounds, "MB": (ledger.bytes_up + ledger.bytes_down) / 1e6, "kkt": kkt}
+def table4(seed: int) -> Pooled:
+    return Pooled(problem(seed, geometric(1000, 1.01), [1000 * i for i in range(1, 9)]), 10)
 
 
 def faps_by_seed(seeds: int, most: int) -> list[str]:
@@ -90,11 +49,10 @@ def faps_by_seed(seeds: int, most: int) -> list[str]:
     solvers: list[tuple[str, Any]] = [("ssi", Ssi()), ("faps", Faps()), ("faps, accelerated", Faps(accelerate=True))]
     cells: dict[str, list[str]] = {name: [] for name, _ in solvers}
     for seed in range(seeds):
-        clients = table4(seed)
-        M = sum(A.T @ A for A in clients)
+        pooled = table4(seed)
         for name, solver in solvers:
-            row = measure(solver, None, clients, M, most, seed)
-            cells[name].append(str(row["rounds"]) if row["kkt"] <= 1e-6 else f"> {most}")
+            row = pooled.until(solver, seed, most, kkt=1e-6)
+            cells[name].append(f"{row.rounds:.0f}" if row.kkt <= 1e-6 else f"> {most}")
         print(seed, {name: row[-1] for name, row in cells.items()}, flush=True)
     head = [f"| seed | {' | '.join(map(str, range(seeds)))} |", "|---|" + "--:|" * seeds]
     return head + [f"| {name} | {' | '.join(row)} |" for name, row in cells.items()]
@@ -112,17 +70,16 @@ def main() -> None:
         for path in args.write:
             put(rows, path, "faps")
         return
-    clients = table4(args.seed)
-    M = sum(A.T @ A for A in clients)
+    pooled = table4(args.seed)
     lines = [
         "| solver | rounds | MB, both links, all clients | true KKT | what the server sees |",
         "|---|---:|---:|---:|---|",
     ]
     print("\n".join(lines))
     for name, solver, bits, sees in ROWS:
-        row = measure(solver, bits, clients, M, args.rounds, args.seed)
-        short = "" if row["kkt"] <= 1e-6 else " (not reached)"
-        lines.append(f"| {name} | {row['rounds']} | {row['MB']:.2f} | {row['kkt']:.1e}{short} | {sees} |")
+        row = pooled.until(solver, args.seed, args.rounds, kkt=1e-6, bits=bits)
+        short = "" if row.kkt <= 1e-6 else " (not reached)"
+        lines.append(f"| {name} | {len(row.curve)} | {row.megabytes:.2f} | {row.kkt:.1e}{short} | {sees} |")
         print(lines[-1], flush=True)
     for path in args.write:
         put(lines, path, "table")

@@ -88,7 +88,9 @@ def deep(views: list[np.ndarray], y: np.ndarray, bits: int | None, seed: int, ro
     last = accuracy(model.common_, model.transform([X[J:] for X in views]), y)  # through the public way
     reached = next((r for r, value in enumerate(curve, 1) if value >= GOAL), None)
     sent = [int(row["bytes_up"] + row["bytes_down"]) for row in model.history_]
-    return {"curve": curve, "last": last, "reached": reached, "sent": sent, "cost": model.cost_}
+    return {
+        "curve": curve, "last": last, "reached": reached, "sent": sent, "cost": model.cost_, "common": model.common_
+    }  # fmt: skip
 
 
 def linear(views: list[np.ndarray], y: np.ndarray) -> float:

@@ -30,7 +30,7 @@ from fedspan.run import Info
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from page import put
 
-N, D, K, VIEWS = 25, 20, 5, 3
+N, D, K = 25, 20, 5
 LEVELS = (1.5, 1.4, 1.3)
 LOCALS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "exact": ({}, {}),
@@ -45,15 +45,15 @@ class EnoughError(Exception):
 class Problem:
     """One draw of the views, with P = Σ P_i as U Uᵀ of stacked bases."""
 
-    def __init__(self, seed: int, J: int) -> None:
-        rng = np.random.default_rng(seed)
+    def __init__(self, seed: int, J: int, views: int = 3) -> None:
+        rng, self.most = np.random.default_rng(seed), views * K
         Z = rng.normal(size=(J, D))
-        self.views = [Z @ rng.normal(size=(D, N)) + 0.1 * rng.normal(size=(J, N)) for _ in range(VIEWS)]
+        self.views = [Z @ rng.normal(size=(D, N)) + 0.1 * rng.normal(size=(J, N)) for _ in range(views)]
         self.U = np.hstack([np.linalg.qr(X - X.mean(axis=0))[0] for X in self.views])
-        self.best = 0.5 * (VIEWS * K - float(np.sum(np.linalg.svd(self.U, compute_uv=False)[:K] ** 2)))
+        self.best = 0.5 * (self.most - float(np.sum(np.linalg.svd(self.U, compute_uv=False)[:K] ** 2)))
 
     def cost(self, G: np.ndarray) -> float:
-        return 0.5 * (VIEWS * K - float(np.sum((self.U.T @ G) ** 2)))
+        return 0.5 * (self.most - float(np.sum((self.U.T @ G) ** 2)))
 
     def rounds(
         self, solver: Any, channel: Channel | None, most: int, seed: int, levels: Sequence[float] = LEVELS[:1]

@@ -58,9 +58,9 @@ def rows(tol: float) -> list[Row]:
     ]
 
 
-def sentences(fitted: int, seed: int, tested: int = 1000) -> list[Entities]:
+def sentences(fitted: int, seed: int, tested: int = 1000, folder: Path | None = None) -> list[Entities]:
     """One view per language, tf-idf by the fitted rows alone."""
-    folder = Path(os.environ.get("FEDSPAN_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+    folder = folder or Path(os.environ.get("FEDSPAN_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
     out = []
     with np.load(folder / "multi30k_4lang.npz", allow_pickle=False) as z:
         for i in range(4):

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-from table2 import exact, scaled
+from shards import deal, exact, scaled
 
 from fedspan import FederatedSVD, PaperDP, RowDP, Secure, run
 from fedspan.algorithms import FedPower, NoisyGram, NoisyPower
@@ -33,18 +33,13 @@ from fedspan.privacy.plan import Release, plan_for
 from fedspan.protocol import Array
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from harness import Printed
 from page import put
 
 DELTA, CLIENTS, R = 1e-6, 100, 10
 GRAM = NoisyGram(R, center=False)
 ROWS = {"a9a": 1.0, "mnist": 1.0, "covtype": 0.1, "w8a": 2.0}  # the ε at which PAPERS.md has figures
 KNOWN = {"a9a": 0.04, "mnist": 0.15, "covtype": 0.032, "w8a": 0.39}  # those figures, of a prototype's noisy Gram
-TABLE3 = {  # "Privacy-Preserving Distributed SVD via Federated Power", Table 3, ε₁ = 10, 1, 0.1
-    "a9a": (0.0187, 0.0247, 0.1535),
-    "mnist": (8.53e-4, 1.20e-3, 0.0086),
-    "covtype": (0.0023, 0.0032, 0.0230),
-    "w8a": (0.0378, 0.0511, 0.3046),
-}
 
 
 def main() -> None:
@@ -123,11 +118,6 @@ def methods(A: Array, eps: float) -> dict[str, Callable[[int, list[Array]], Arra
     }
 
 
-def dealt(A: Array, seed: int) -> list[Array]:
-    order = np.random.default_rng(seed).permutation(len(A))
-    return [A[part] for part in np.array_split(order, CLIENTS)]
-
-
 def rows(data: Path, sets: list[str], seeds: int) -> Any:
     """The projection distance at the same row-level (ε, δ)."""
 
@@ -136,7 +126,7 @@ def rows(data: Path, sets: list[str], seeds: int) -> Any:
             A = scaled(data, name)
             V, eps = exact(A), ROWS[name]
             for label, method in methods(A, eps).items():
-                errors = [projection_distance(method(seed, dealt(A, seed)), V) for seed in range(seeds)]
+                errors = [projection_distance(method(seed, deal(A, seed, CLIENTS)), V) for seed in range(seeds)]
                 known = f"{KNOWN[name]:.3g}" if label == "gram" else ""
                 yield name, f"{eps:g}", label, f"{np.mean(errors):.3f}", f"{np.std(errors):.3f}", known
         if "a9a" in sets:
@@ -149,7 +139,7 @@ def masked(A: Array) -> tuple[str, ...]:
     """The same run with real masks and without, with noise that repeats."""
     dp = RowDP(1.0, DELTA, float(np.linalg.norm(A, axis=1).max()), simulate=True)
     plan = plan_for(dp, GRAM.client, [Release(*p) for p in GRAM.planned()], spread=CLIENTS)
-    engine = InProcess(dealt(A, 0))
+    engine = InProcess(deal(A, 0, CLIENTS))
     plain, secure = (run(GRAM, engine, rounds=1, seed=0, privacy=plan, secure=s).state for s in (None, Secure()))
     same = "the same bits" if np.array_equal(plain.Z, secure.Z) else "OTHER BITS"
     return "a9a", "1", "gram, with real masks against without", same, "", ""
@@ -159,11 +149,13 @@ def table3(data: Path, sets: list[str], seeds: int) -> Any:
     """Table 3 of the paper, with its own noise; and what that noise is worth at row level."""
 
     def body() -> Any:
+        paper = Printed("fedpower", "table3")
         for name in sets:
             A = scaled(data, name)
             V = exact(A)
-            for eps, printed in zip((10.0, 1.0, 0.1), TABLE3[name], strict=True):
-                errors = [least(V, dealt(A, seed), eps, seed) for seed in range(seeds)]
+            for eps in (10.0, 1.0, 0.1):
+                printed = paper.value(name, f"ε₁ = {eps:g}")
+                errors = [least(V, deal(A, seed, CLIENTS), eps, seed) for seed in range(seeds)]
                 mean, std = np.mean(errors), np.std(errors)
                 yield name, f"{eps:g}", f"{mean:.3g}", f"{std:.2g}", f"{printed:.3g}", f"{mean / printed:.2f}"
 

@@ -1,20 +1,18 @@
-"""Figures 1 to 4 of mini-batch SSCA on MNIST, by one command: tables on the screen, drawings in a folder.
+"""The curves of figures 1 and 2 of mini-batch SSCA on MNIST, and the table of docs/classifier.md.
 
-    python benchmarks/ssca/figures.py [--out FOLDER] [--seeds 10] [--more-seeds 3] [--figures 1,2,3,4] [--quick]
-        [--rounds 1000] [--big-rounds 100] [--only "SSCA B=100,FedSGD B=100"]
+    python benchmarks/ssca/figures.py [--seeds 10] [--more-seeds 3] [--rounds 1000] [--big-rounds 100] [--keep FOLDER]
+        [--only "SSCA B=100,FedSGD B=100"] [--write docs/classifier.md]
 
-Figures 1 and 2: training cost (over all rows) and test accuracy against the round, sample-based (ten clients of 6000
-rows) and feature-based (ten clients of about 78 pixels). Figure 3: rounds until a test accuracy, against the work of a
-round. Figure 4: ‖ω‖² against the training cost, for λ (Algorithm 1) and U (Algorithm 2). Settings of section VI,
-step sizes as printed (paper=True). Means over --seeds for the curves with B = B·E = 100 of figure 1 (SSCA and FedSGD),
-over --more-seeds for the others. Curves on batches of all 6000 rows stop after --big-rounds. Every run is kept in the
-folder, so that a command that was cut goes on.
+Training cost (over all rows) and test accuracy against the round, sample-based (ten clients of 6000 rows) and
+feature-based (ten clients of about 78 pixels). Settings of section VI, step sizes as printed (paper=True). Means over
+--seeds for SSCA and FedSGD with B = 100, over --more-seeds for the others. Curves on batches of all 6000 rows stop
+after --big-rounds. Every run is kept in a folder, so that a command that was cut goes on. `fedspan bench
+ssca/figure1` (2, 4) compares them with what the paper says.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +34,6 @@ from common import (
     solve,
     steps,
 )
-from draw import chart
 
 from fedspan.algorithms import FedAvg, FedSgd, Limit, Ssca, Steps, VerticalSgd, VerticalSsca
 
@@ -91,10 +88,13 @@ def feature_curves(rounds: int) -> list[Curve]:
     return out
 
 
-def measure(curve: Curve, data: Data, seeds: int, args: Any) -> dict[int, tuple[float, float, float]]:
+Points = dict[int, tuple[float, float, float]]
+
+
+def measure(curve: Curve, data: Data, seeds: int, keep: Path | None = None, threads: int | None = None) -> Points:
     """Mean cost, accuracy and ‖ω‖² over the seeds at the rounds that are shown."""
     started = time.perf_counter()
-    runs = [one(curve, data, seed, args) for seed in range(seeds)]
+    runs = [one(curve, data, seed, keep, threads) for seed in range(seeds)]
     means = {t: tuple(np.mean([run[t] for run in runs], axis=0).tolist()) for t in runs[0] if t != "ms"}
     shown = "  ".join(f"{t}: {F:.3f} {100 * a:.2f}%" for t, (F, a, _) in means.items())
     seconds = f"{time.perf_counter() - started:6.0f} s, {np.mean([run['ms'] for run in runs]):.0f} ms a round"
@@ -102,11 +102,12 @@ def measure(curve: Curve, data: Data, seeds: int, args: Any) -> dict[int, tuple[
     return {int(t): values for t, values in means.items()}  # type: ignore[misc]
 
 
-def one(curve: Curve, data: Data, seed: int, args: Any) -> dict[str, Any]:
+def one(curve: Curve, data: Data, seed: int, keep: Path | None, threads: int | None) -> dict[str, Any]:
     """One run: what is shown of it, from the file in which it was kept, if it is there."""
     kind = "features" if curve.vertical else "samples"
-    path = args.out / "kept" / f"{kind} {curve.name} {curve.method.rounds} rounds seed {seed}.json".replace(" ", "-")
-    if path.exists():
+    name = f"{kind} {curve.name} {curve.method.rounds} rounds seed {seed}.json".replace(" ", "-")
+    path = keep / name if keep else None
+    if path and path.exists():
         return dict(json.loads(path.read_text(encoding="utf-8")))
     seen: dict[str, Any] = {}
 
@@ -115,104 +116,44 @@ def one(curve: Curve, data: Data, seed: int, args: Any) -> dict[str, Any]:
             w = info.estimate
             seen[str(info.round)] = (cost(data, w), accuracy(data, w), float(w @ w))
 
-    result = solve(
-        curve.method, by_features(data) if curve.vertical else by_samples(data, seed), seed, args.threads, look
-    )
+    clients = by_features(data) if curve.vertical else by_samples(data, seed)
+    result = solve(curve.method, clients, seed, threads, look)
     seen["ms"] = 1e3 * result.ledger.seconds / result.rounds
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(seen), encoding="utf-8")
+    if path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(seen), encoding="utf-8")
     return seen
 
 
-def draw_curves(title: str, found: dict[Curve, Any], out: Path, stem: str) -> None:
-    for k, (what, log) in enumerate((("training cost", True), ("test accuracy", False))):
-        lines = {curve.name: [(t, values[k]) for t, values in points.items()] for curve, points in found.items()}
-        (out / f"{stem}-{what.replace(' ', '-')}.svg").write_text(
-            chart(lines, f"{title}: {what}", "round", what, log_x=True, log_y=log), encoding="utf-8"
-        )
-
-
-def trade_off(title: str, found: dict[Curve, Any], goal: float, out: Path, stem: str) -> None:
-    """Figure 3: the round in which that accuracy is reached (on a line between shown ones), against a round's work."""
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for curve, points in found.items():
-        if "U=" in curve.name:
-            continue
-        rounds, reached = list(points), [values[1] for values in points.values()]
-        over = next((i for i, a in enumerate(reached) if a >= goal), None)
-        if over is None:
-            continue
-        t = float(rounds[over])
-        if over > 0:
-            low, high = reached[over - 1], reached[over]
-            t = rounds[over - 1] + (goal - low) / (high - low) * (rounds[over] - rounds[over - 1])
-        lines.setdefault(curve.name.split()[0], []).append((curve.work, t))
-        print(
-            f"  {curve.name:24} work {curve.work:5d} a round: {100 * goal:.0f} % after about {t:.0f} rounds", flush=True
-        )
-    (out / f"{stem}.svg").write_text(
-        chart({k: sorted(v) for k, v in lines.items()}, f"{title}: rounds until {100 * goal:.0f} %",
-              "rows of a round at a client", "rounds", log_x=True, log_y=True), encoding="utf-8"
-    )  # fmt: skip
-
-
-def sparsity(data: Data, args: Any) -> None:
-    """Figure 4: ‖ω‖² against the cost at the end."""
-    lines: dict[str, list[tuple[float, float]]] = {"Algorithm 1, λ": [], "Algorithm 2, U": []}
-    options, rounds = steps(*SAMPLE[100]), args.rounds
-    for value in (1e-5, 1e-4, 1e-3):
-        curve = Curve(f"λ = {value:g}", Ssca(NET, 100, rounds, l2=value, paper=True, **options), 100)
-        F, _, norm = measure(curve, data, args.more_seeds, args)[rounds]
-        lines["Algorithm 1, λ"].append((F, norm))
-    for value in (0.1, 0.13, 0.2, 0.3):
-        method = Ssca(NET, 100, rounds, objective="norm", limits=(Limit(value),), paper=True, **options)
-        F, _, norm = measure(Curve(f"U = {value:g}", method, 100), data, args.more_seeds, args)[rounds]
-        lines["Algorithm 2, U"].append((F, norm))
-    (args.out / "figure-4.svg").write_text(
-        chart(lines, "Figure 4: model size against cost", "training cost", "‖ω‖²"), encoding="utf-8"
-    )
+def rounds_to(points: Points, goal: float) -> float:
+    """The round in which that accuracy is reached, on a line between shown ones; infinite if it is not."""
+    rounds, reached = list(points), [accuracy for _, accuracy, _ in points.values()]
+    over = next((i for i, value in enumerate(reached) if value >= goal), None)
+    if over is None:
+        return float("inf")
+    if over == 0:
+        return float(rounds[0])
+    low, high = reached[over - 1], reached[over]
+    return rounds[over - 1] + (goal - low) / (high - low) * (rounds[over] - rounds[over - 1])
 
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--out", type=Path, default=Path("figures-ssca"))
+    parser.add_argument("--keep", type=Path, default=Path("figures-ssca"))
     parser.add_argument("--more-seeds", type=int, default=3)
-    parser.add_argument("--figures", default="1,2,3,4")
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--big-rounds", type=int, default=100)
     parser.add_argument("--only", default="", help="names of curves of figures 1 and 2, with commas between")
-    parser.add_argument("--quick", action="store_true", help="one seed, 50 rounds, 5 on all rows: that it runs")
     args = parser.parse_args()
-    if args.quick:
-        args.seeds, args.more_seeds, args.rounds, args.big_rounds = 1, 1, 50, 5
-    figures, only = set(args.figures.split(",")), [name for name in args.only.split(",") if name]
-    if not figures <= {"1", "2", "3", "4"}:
-        sys.exit(f"need figures of 1, 2, 3, 4, got {args.figures}")
-    data = mnist(args.data)
-    args.out.mkdir(parents=True, exist_ok=True)
-    for number, title, curves in (
-        ("1", "sample-based", sample_curves(args.rounds, args.big_rounds)),
-        ("2", "feature-based", feature_curves(args.rounds)),
-    ):
-        if not figures & {number, "3"}:
-            continue
-        print(f"Figure {number}, {title}: round: training cost, test accuracy", flush=True)
-        found = {}
-        for curve in curves:
-            if not only or curve.name in only:
-                must = number == "1" and curve.name in MUST
-                found[curve] = measure(curve, data, args.seeds if must else args.more_seeds, args)
-        draw_curves(f"Figure {number}, {title}", found, args.out, f"figure-{number}")
-        if "3" in figures:
-            goal = 0.5 if args.quick else 0.93
-            print(f"Figure 3, {title}", flush=True)
-            trade_off(f"Figure 3, {title}", found, goal, args.out, f"figure-3-{title}")
-        if args.write and number == "1" and all(name in {c.name for c in found} for name in MUST):
-            put(table(found).splitlines(), args.write, "curves")
-    if "4" in figures:
-        print("Figure 4, sample-based, B = 100", flush=True)
-        sparsity(data, args)
-    print(f"drawings in {args.out}")
+    data, only = mnist(args.data), [name for name in args.only.split(",") if name]
+    found: dict[Curve, Points] = {}
+    for curve in [*sample_curves(args.rounds, args.big_rounds), *feature_curves(args.rounds)]:
+        if not only or curve.name in only:
+            seeds = args.seeds if curve.name in MUST and not curve.vertical else args.more_seeds
+            found[curve] = measure(curve, data, seeds, args.keep, args.threads)
+    by_rows = {curve: points for curve, points in found.items() if not curve.vertical}
+    if args.write and all(name in {c.name for c in by_rows} for name in MUST):
+        put(table(by_rows).splitlines(), args.write, "curves")
 
 
 def table(found: dict[Curve, Any]) -> str:

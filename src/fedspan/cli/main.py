@@ -238,6 +238,33 @@ def export(
 
 
 @app.command()
+def bench(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One to run, faps/table4 say; default: list them.")
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full/--quick", help="The paper's sizes where the machine allows, or minutes.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="The data sets; default: FEDSPAN_DATA, or shared/data beside the repository.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="For results; default: benchmarks/results of the checkout.")] = None,
+    scoreboard: Annotated[
+        bool, typer.Option("--scoreboard", help="Write docs/scoreboard.md from the results that are there.")
+    ] = False,
+) -> None:
+    """The papers' tables and figures beside ours: list them, run one, or write the scoreboard. Needs a checkout."""
+    from fedspan.cli import bench as benchmarks
+
+    if name is None:
+        (benchmarks.scoreboard if scoreboard else benchmarks.show)(_console())
+        return
+    benchmarks.run(name, "full" if full else "quick", data, out, _console())
+    if scoreboard:
+        benchmarks.scoreboard(_console())
+
+
+@app.command()
 def doctor() -> None:
     """Versions, BLAS, threads, what is installed, what is not and why it matters."""
     from fedspan.cli.doctor import examine

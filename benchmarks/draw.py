@@ -1,10 +1,14 @@
-"""Lines in a box, as SVG: enough for the figures of a paper."""
+"""Lines in a box, or rows beside printed numbers, as SVG that stands alone: enough for the figures of a paper.
+
+(`fedspan.cli.svg` draws for a report: three curves at most, and colours from the page that it is in.)
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 _W, _H, _LEFT, _TOP, _BOTTOM, _KEY = 760, 420, 64, 36, 48, 220
 _COLOURS = (
@@ -26,15 +30,14 @@ def chart(
     title: str,
     x_label: str,
     y_label: str,
-    *,
-    log_x: bool = False,
-    log_y: bool = False,
+    log: tuple[bool, bool] = (False, False),
 ) -> str:
-    """The lines by name, on plain or logarithmic axes, with a key beside them."""
+    """The lines by name, on plain or logarithmic axes, with a key beside them; what is not finite is left out."""
+    lines = {name: [(x, y) for x, y in line if math.isfinite(y)] for name, line in lines.items()}
     points = [point for line in lines.values() for point in line]
     if not points:
         points = [(1.0, 1.0)]
-    x_axis, y_axis = (_Axis([p[k] for p in points], log) for k, log in ((0, log_x), (1, log_y)))
+    x_axis, y_axis = (_Axis([p[k] for p in points], logarithmic) for k, logarithmic in enumerate(log))
     right, low = _W - _KEY, _H - _BOTTOM
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -65,6 +68,35 @@ def chart(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_W} {_H}" font-family="sans-serif" font-size="12">'
         f'<rect width="{_W}" height="{_H}" fill="white"/>{"".join(parts)}</svg>'
     )
+
+
+_MARKED = {"reproduced": "#3b6fb6", "better": "#3f8f5a", "worse": "#c1542d"}
+
+
+def ratios(rows: Sequence[Mapping[str, Any]], title: str) -> str:
+    """Every row's number over the printed one (or over what a claim compares with), on a logarithmic axis."""
+    shown = [row for row in rows if row["ours"] is not None]
+    points = []
+    for row in shown:
+        other = row["against"] if row["printed"] is None else row["printed"]
+        both = 0 < row["ours"] < math.inf and 0 < other < math.inf
+        points.append(math.log10(row["ours"] / other) if both else math.copysign(2.0, row["ours"] - other))
+    reach = max([0.3, *(abs(x) for x in points)])
+    height, left, right = 70 + 18 * len(shown), 420, _W - 20
+
+    def at(x: float) -> float:
+        return left + (x / reach + 1) / 2 * (right - left)
+
+    parts = [_text(_W / 2, 20, title, "middle"), _text(at(0), 40, "ours over theirs", "middle")]
+    parts.append(f'<line x1="{at(0):.1f}" x2="{at(0):.1f}" y1="46" y2="{height - 22}" stroke="#888"/>')
+    parts += [_text(at(x), height - 6, f"{10**x:.2g}", "middle") for x in (-reach, 0.0, reach)]
+    for i, (row, x) in enumerate(zip(shown, points, strict=True)):
+        y, colour = 58 + 18 * i, _MARKED[row["mark"]]
+        parts.append(_text(left - 10, y + 4, row["what"][:66], "end"))
+        parts.append(f'<line x1="{at(0):.1f}" x2="{at(x):.1f}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<circle cx="{at(x):.1f}" cy="{y}" r="4" fill="{colour}"><title>{row["mark"]}</title></circle>')
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_W} {height}" font-family="sans-serif"'
+    return f'{head} font-size="11"><rect width="{_W}" height="{height}" fill="white"/>{"".join(parts)}</svg>\n'
 
 
 class _Axis:

@@ -1,0 +1,50 @@
+"""What the benchmarks of FedPower share: scaled data sets, rows dealt to clients, the exact answer, one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from fedspan.engines.inprocess import InProcess
+from fedspan.numerics.orthonormal import projection_distance
+from fedspan.protocol import Array, Server
+from fedspan.run import Result
+from fedspan.run import run as run_rounds
+
+K, R = 5, 10  # components wanted, columns iterated
+HERE = ("a9a", "housing", "w8a", "mnist", "covtype")
+AWAY = ("acoustic", "aloi", "combined", "connect-4", "ijcnn1")
+MISSING = "the data set is not to be had here"
+
+
+def scaled(data: Path, name: str) -> Array:
+    """The rows, every column divided by its largest absolute value."""
+    A = np.load(data / f"{name}.npz")["X"].astype(np.float64)
+    A = A[:, :780] if name == "mnist" else A  # LIBSVM's mnist: the last four pixels are always 0
+    largest = np.abs(A).max(axis=0)
+    return A / np.where(largest > 0, largest, 1.0)
+
+
+def exact(A: Array) -> Array:
+    d = A.shape[1]
+    return np.asarray(scipy.linalg.eigh(A.T @ A, subset_by_index=[d - K, d - 1])[1])
+
+
+def deal(A: Array, seed: int, m: int | None = None) -> list[Array]:
+    """The rows at random to m clients; None: so many that they have about 1000 rows, as for Table 2."""
+    order = np.random.default_rng(seed).permutation(len(A))
+    return [A[rows] for rows in np.array_split(order, m or max(len(A) // 1000, 3))]
+
+
+def solve(method: Server[Any], clients: Any, seed: int, rounds: int = 300, callback: Any = None) -> Result[Any]:
+    return run_rounds(method, InProcess(clients, max_open=1000), rounds=rounds, seed=seed, callback=callback)
+
+
+def course(method: Server[Any], clients: Any, V: Array, seed: int, rounds: int) -> list[float]:
+    """The distance after each round."""
+    out: list[float] = []
+    solve(method, clients, seed, rounds, lambda info: out.append(projection_distance(info.estimate.T, V)))
+    return out + out[-1:] * (rounds - len(out))  # a run that stands still has ended
