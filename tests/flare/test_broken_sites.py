@@ -125,9 +125,12 @@ def test_after_kill_9_a_resumed_run_ends_as_an_undisturbed_one(
             ledgers = [folder / "ledger.jsonl" for folder in new if (folder / "ledger.jsonl").exists()]
             return any(ledger.read_text().count('"event":"round"') >= 5 for ledger in ledgers)
 
-        until(far_enough, 120)
-        healed.kill(who, job_only=job_only)
-        _, said = running.communicate(timeout=240)
+        try:
+            until(far_enough, 120)
+            healed.kill(who, job_only=job_only)
+            _, said = running.communicate(timeout=240)
+        finally:
+            running.kill()  # if it hangs: nothing is left behind
     assert running.returncode == 1, said
     assert "fedspan resume" in said
     if not job_only:
