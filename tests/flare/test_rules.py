@@ -204,6 +204,18 @@ def test_a_site_without_a_file_says_how_to_make_one(tmp_path: Path) -> None:
         Policy.read(tmp_path)
 
 
+def test_a_site_that_cannot_go_back_that_far_says_so(tmp_path: Path) -> None:
+    """Else a client would begin anew in the middle of a run, and nobody would notice."""
+    site = station(tmp_path, secure=False)
+    opened(site, threshold=None)
+    mean = {"mean": np.zeros(4)}
+    for number, kept in ((3, -1), (4, 3), (5, 4)):
+        message = wire.Message("settle", number, 0, {name: np.asarray(value) for name, value in mean.items()})
+        assert isinstance(site.exchange(wire.encode(message), kept), bytes)
+    assert opened(site, threshold=None, after=4) == {"opened": RUN}
+    assert "the server goes on after round 1" in refusal(site.open(opening(threshold=None, after=1).to_json()))
+
+
 def test_what_an_algorithm_asks_is_what_it_says_that_it_asks() -> None:
     sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
     from table import TABLE

@@ -27,7 +27,7 @@ from fedspan.checkpoint import load_tree, save_tree
 from fedspan.deployment.opening import Opening, preparation_from
 from fedspan.deployment.policy import Policy, SiteTable
 from fedspan.engines.serve import Site, explain
-from fedspan.errors import InputError, ProtocolError
+from fedspan.errors import CheckpointError, InputError, ProtocolError
 from fedspan.estimators.prepare import alone
 from fedspan.federation.data import Table, open_source
 from fedspan.federation.survey import TableSurvey
@@ -129,10 +129,15 @@ class _Memory:
 
     def recall(self, after: int) -> Any:
         """What was remembered after that round; what came later is forgotten, because it is repeated."""
-        for round in self._rounds():
-            if round > after:
-                self._path(round).unlink()
         rounds = self._rounds()
+        if rounds and rounds[0] > after:
+            raise CheckpointError(
+                f"this site remembers round {rounds[0]} and later ones, the server goes on after round {after}: one of "
+                "them was set back; start the run anew"
+            )
+        for round in [known for known in rounds if known > after]:
+            self._path(round).unlink()
+            rounds.remove(round)
         return load_tree(self._path(rounds[-1]), "client") if rounds else None
 
 
