@@ -148,6 +148,7 @@ def test_pressed_twice_it_stops_at_once(world: Path) -> None:
     """In a round that takes for ever: the engine never comes back."""
     script = (
         "import os, signal, threading, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell may have had ignored
         "from fedspan.checkpoint import Checkpoint\n"
         "from fedspan.cli.stop import Stop\n"
         "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
