@@ -38,7 +38,7 @@ COHORT = [
     ("cohort_GB", "K * (extra_bytes + 8 * d * width) / 1e9", "GB into the server in a round"),
     ("cohort_link", "cohort_GB * 1e9 / link", "seconds of the link"),
     ("between", "N / K", "rounds from one turn of a device to its next"),
-    ("listing", "N * listed_client", "seconds per round of a server that goes through the list of all N, as ours does"),
+    ("listing", "N * listed_client", "seconds per round to go through the list of all N, as our server does"),
     ("patience", "600.0", "seconds until a round is closed to stragglers (assumed)"),
     ("in_flight", "patience / cohort_link", "independent runs in flight that fill the link"),
 ]
@@ -58,7 +58,7 @@ TREE = [
 ]
 FIRST = [
     ("pairs", "secure_client / F", "seconds of a device for each other in its secure sum"),
-    ("one_sum", "N * pairs / 3600", "hours of a device if all were in one secure sum: refused above 2047 anyway"),
+    ("one_sum", "N * pairs / 3600", "hours of a device in one sum of all (refused above 2047)"),
     ("keys_of_2047", "secure_keys * (2047 / F) ** 2", "seconds of a device for keys in the largest sum, by the square"),
     ("lost", "0.05", "of the devices do not answer when asked (assumed, independently)"),
     (
