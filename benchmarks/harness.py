@@ -108,6 +108,7 @@ class Found:
     lines: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     labels: tuple[str, str] = ("", "")
     log: tuple[bool, bool] = (False, True)
+    points: Sequence[Mapping[str, Any]] = ()  # what else the JSON file keeps, for a page of the docs
 
 
 class Printed:
@@ -199,6 +200,7 @@ def execute(bench: Benchmark, size: str, data: Path, out: Path = RESULTS) -> dic
         "setting": dict(found.setting),
         "rows": rows,
         "costs": [asdict(cost) for cost in found.costs],
+        **({"points": list(found.points)} if found.points else {}),
     }
     path = bench.result(out, size)
     path.parent.mkdir(parents=True, exist_ok=True)
