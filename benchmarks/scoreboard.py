@@ -19,6 +19,8 @@ PAPERS = {
     "personalized": "Personalized PCA (Ozkara et al.)",
     "ssca": "Mini-batch SSCA (Li, Cui, Ye: constrained learning)",
 }
+PEERS = "peers"
+VERDICTS = {"reproduced": "not behind", "worse": "behind"}
 BEYOND = "beyond the paper"
 Result = Mapping[str, Any]
 
@@ -30,7 +32,7 @@ def write(results: Path = RESULTS, path: Path = PAGE) -> None:
 def page(results: Path = RESULTS) -> str:
     """The whole page."""
     known = benchmarks()
-    papers = sorted({name.split("/")[0] for name in known}, key=lambda paper: [*PAPERS, paper].index(paper))
+    papers = sorted({name.split("/")[0] for name in known}, key=lambda paper: [*PAPERS, paper, PEERS].index(paper))
     known = {name: bench for paper in papers for name, bench in known.items() if name.split("/")[0] == paper}
     found = {name: result for name, bench in known.items() if (result := latest(bench, results))}
     lines = [
@@ -48,10 +50,23 @@ def page(results: Path = RESULTS) -> str:
     ]
     for paper in papers:
         mine = [name for name in found if name.split("/")[0] == paper]
-        lines += [f"## {PAPERS.get(paper, paper)}", ""] if mine else []
+        lines += [*peers(found)] if mine and paper == PEERS else [f"## {PAPERS.get(paper, paper)}", ""] if mine else []
         for name in mine:
             lines += section(known[name], found[name])
     return "\n".join(lines).rstrip() + "\n"
+
+
+def peers(found: Mapping[str, Result]) -> Iterator[str]:
+    """How the section of what a user would pick instead begins."""
+    rows = [row for name, result in found.items() if name.split("/")[0] == PEERS for row in result["rows"]]
+    possible = [row for row in rows if row["ours"] is not None]
+    behind = sum(row["mark"] == "worse" for row in possible)
+    yield from ("## Peers", "")
+    yield "What a user would pick instead, installed from the package index in an environment of its own, and fedspan,"
+    yield "in one run on the same data. These rows count in no paper's share. Ratios are ours over the peer's: below 1"
+    yield "is good for costs, above 1 for accuracy. Ours is ahead or level in"
+    yield f"{len(possible) - behind} of {len(possible)} rows, and behind in the others, each with the reason."
+    yield ""
 
 
 def headline(found: Mapping[str, Result]) -> Iterator[str]:
@@ -98,6 +113,8 @@ def summary(found: Mapping[str, Result]) -> Iterator[str]:
     yield "|---|--:|--:|--:|--:|--:|--:|"
     papers: dict[str, list[Result]] = {}
     for name, result in found.items():
+        if name.split("/")[0] == PEERS:
+            continue
         papers.setdefault(PAPERS.get(name.split("/")[0], name.split("/")[0]), []).extend(result["rows"])
     papers["all"] = [row for rows in papers.values() for row in rows]
     for paper, rows in papers.items():
@@ -125,7 +142,9 @@ def section(bench: Benchmark, result: Result) -> Iterator[str]:
     setting = ", ".join(f"{k} {v}" for k, v in result["setting"].items())
     seeds = ", ".join(map(str, result["seeds"]))
     yield f"{result['size'].capitalize()}; {setting}; seeds {seeds}; {result['seconds']:.0f} s on {result['date']}."
-    yield from ("", "| | printed, or compared with | ours | within | mark |", "|---|--:|--:|--:|---|")
+    against_peers = bench.name.split("/")[0] == PEERS
+    heads = ("peer", "ours / peer") if against_peers else ("printed, or compared with", "within")
+    yield from ("", f"| | {heads[0]} | ours | {heads[1]} | mark |", "|---|--:|--:|--:|---|")
     why, misses = explanations(bench), []
     for row in result["rows"]:
         other = row["printed"] if row["printed"] is not None else row["against"]
@@ -137,6 +156,8 @@ def section(bench: Benchmark, result: Result) -> Iterator[str]:
             f"{row['factor']:g}",
             row["mark"] if row["ours"] is not None else f"not possible here: {row['impossible']}",
         ]
+        if against_peers and row["ours"] is not None:
+            cells[1:] = [number(other), cells[2], number(row["ours"] / other), VERDICTS[row["mark"]]]
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
         if row["mark"] == "worse":
             misses.append(f"- *{row['what']}*: {why.get(row['what'], 'not explained yet')}")

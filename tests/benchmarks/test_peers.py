@@ -1,0 +1,54 @@
+"""Rows against peers: how the scoreboard shows them, and what happens without the peers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import Any
+
+import pytest
+
+from fedspan.cli import bench as command
+
+
+@pytest.fixture
+def board() -> Any:
+    return command.harness("scoreboard")
+
+
+def test_a_changed_peer_changes_its_row_but_no_papers_share(board, tmp_path) -> None:
+    harness = command.harness()
+    copy = tmp_path / "results"
+    shutil.copytree(harness.RESULTS, copy)
+    before = board.page(copy)
+    path = harness.latest_path(harness.find("peers/gcca"), copy)
+    record = json.loads(path.read_text(encoding="utf-8"))
+    row = next(row for row in record["rows"] if row["what"] == "cca-zoo GCCA: processor seconds")
+    row["against"] = row["ours"] / 50
+    path.write_text(json.dumps(record), encoding="utf-8")
+    after = board.page(copy)
+    line = next(line for line in after.splitlines() if line.startswith("| cca-zoo GCCA: processor seconds"))
+    assert line.endswith("| 50 | behind |")
+    share = [next(line for line in page.splitlines() if line.startswith("| all |")) for page in (before, after)]
+    assert share[0] == share[1]
+    assert "## Peers" in after
+
+
+def test_an_environment_that_cannot_be_made_is_a_reason_to_skip(monkeypatch, tmp_path) -> None:
+    harness = command.harness()
+    monkeypatch.setattr(sys, "path", [str(harness.HERE / "peers"), *sys.path])
+    environment = command.harness("environment")
+    (tmp_path / "cache").write_text("a file in the place of the folder", encoding="utf-8")
+    monkeypatch.setenv("FEDSPAN_PEERS", str(tmp_path / "cache"))
+    with pytest.raises(harness.SkippedError, match="cannot be made here"):
+        environment.python()
+
+
+def test_a_peer_that_fails_is_told_with_its_own_message(monkeypatch) -> None:
+    harness = command.harness()
+    monkeypatch.setattr(sys, "path", [str(harness.HERE / "peers"), *sys.path])
+    environment = command.harness("environment")
+    monkeypatch.setattr(environment, "python", lambda requirements: sys.executable)
+    with pytest.raises(harness.SkippedError, match="no such peer fails: KeyError: 'no such peer'"):
+        environment.call("pca", "no such peer", [])
