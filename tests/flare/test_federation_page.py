@@ -17,7 +17,7 @@ from fedspan.deployment.policy import Policy, SiteTable
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "federation.md").read_text(encoding="utf-8")
 TOML = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
 
-SHELL = "".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))
+SHELL = "".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
 COMMANDS = sorted(set(re.findall(r"^fedspan .*", SHELL, re.MULTILINE)))
 
 

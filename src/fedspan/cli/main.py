@@ -243,14 +243,14 @@ def bench(
         str | None, typer.Argument(metavar="NAME", help="One to run, faps/table4 say; default: list them.")
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full/--quick", help="The paper's sizes where the machine allows, or minutes.")
+        bool, typer.Option("--full/--quick", help="The paper's sizes where the machine allows; default: quick.")
     ] = False,
     data: Annotated[
         Path | None, typer.Option(help="The data sets; default: FEDSPAN_DATA, or shared/data beside the repository.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="For results; default: benchmarks/results of the checkout.")] = None,
     scoreboard: Annotated[
-        bool, typer.Option("--scoreboard", help="Write docs/scoreboard.md from the results that are there.")
+        bool, typer.Option("--scoreboard", help="Write docs/scoreboard.md from the results; default: not.")
     ] = False,
 ) -> None:
     """The papers' tables and figures beside ours: list them, run one, or write the scoreboard. Needs a checkout."""
