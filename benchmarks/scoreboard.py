@@ -32,7 +32,11 @@ def write(results: Path = RESULTS, path: Path = PAGE) -> None:
 def page(results: Path = RESULTS) -> str:
     """The whole page."""
     known = benchmarks()
-    papers = sorted({name.split("/")[0] for name in known}, key=lambda paper: [*PAPERS, paper, PEERS].index(paper))
+    order = [*PAPERS]  # then what is beyond the papers, and the peers last; ties by name, or the page would vary
+    papers = sorted(
+        {name.split("/")[0] for name in known},
+        key=lambda paper: (order.index(paper) if paper in order else len(order), paper == PEERS, paper),
+    )
     known = {name: bench for paper in papers for name, bench in known.items() if name.split("/")[0] == paper}
     found = {name: result for name, bench in known.items() if (result := latest(bench, results))}
     lines = [
