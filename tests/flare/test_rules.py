@@ -15,14 +15,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import fedspan
-from fedspan.algorithms import Davidson, Faps, Krylov, NoisyGram, Ssi
+from fedspan.algorithms import Davidson, Faps, Krylov, NoisyGram, Sampling, Ssca, Ssi
 from fedspan.channel import Channel, wire
 from fedspan.deployment.kit import policy_file
 from fedspan.deployment.opening import Opening
+from fedspan.deployment.order import Order
 from fedspan.deployment.policy import Policy
 from fedspan.deployment.station import Station
-from fedspan.errors import InputError
+from fedspan.errors import InputError, ProtocolError
 from fedspan.federation.preparation import Preparation
+from fedspan.numerics.swish import Swish
 from fedspan.privacy.budget import Budget
 from fedspan.privacy.dp import RowDP
 from fedspan.privacy.plan import Release, plan_for
@@ -98,6 +100,45 @@ def test_a_run_with_less_protection_is_refused_and_logged(
     assert "before a run was opened" in refusal(ask(site, "count"))  # nothing can be asked
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "sampled"),
+    [
+        (Ssca(Swish(3, 2), batch=4, rounds=5, private=Sampling(90, 4, 1.0)), 0.01),  # a rate that is not drawn
+        (Ssca(Swish(3, 2), batch=4, rounds=5, private=Sampling(90, 4, 0.1, simulate=True)), 0.1),  # no secret draw
+        (Ssi(k=2), 1.0),
+    ],
+)
+def test_a_plan_that_is_not_the_algorithms_is_refused(tmp_path: Path, algorithm: Any, sampled: float) -> None:
+    forged = replace(plan(1.0), sampled={"sampled": sampled}, spread=1)
+    site = station(tmp_path, secure=False)
+    answer = refusal(site.open(opening(algorithm, plan=forged, threshold=None).to_json()))
+    assert "other samples of rows" in answer or "simulated" in answer
+
+
+def test_a_budget_that_is_not_the_sites_is_refused(tmp_path: Path) -> None:
+    """The administrator has lowered epsilon in the file, and not yet granted it anew."""
+    site = station(tmp_path, epsilon=9.0, delta=1e-6)
+    path = tmp_path / "local" / "fedspan.toml"
+    path.write_text(path.read_text().replace("epsilon = 9", "epsilon = 2"))
+    answer = refusal(site.open(opening(NoisyGram(k=2), plan=plan(1.0)).to_json()))
+    assert "grant it anew" in answer
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "a/b/c/d/e/f", "", "short"])
+def test_an_order_cannot_name_a_folder_elsewhere(name: str) -> None:
+    with pytest.raises(ProtocolError, match="8 to 64 letters"):
+        Order.from_json({"run": name, "estimator": "FederatedPCA"})
+
+
+def test_a_site_that_is_protected_tells_no_counts_of_its_classes(tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", X=np.eye(4), y=[0, 0, 0, 1])
+    table = {"default": {"path": str(tmp_path / "t.npz"), "label": "y"}}
+    asked = json.dumps({"fedspan": fedspan.__version__, "table": {}, "labels": True})
+    told = [json.loads(station(tmp_path / str(s), table, secure=s).describe(asked)) for s in (True, False)]
+    assert [one["labels"] for one in told] == [[0, 1], [0, 1]]
+    assert ["counts" in one for one in told] == [False, True]
+
+
 def test_a_budget_is_kept_over_runs(tmp_path: Path) -> None:
     site = station(tmp_path, epsilon=1.2, delta=1e-6)
     first = opening(NoisyGram(k=2), plan=plan(1.0), run="a" * 16)
@@ -166,6 +207,10 @@ def test_columns_that_the_site_keeps_closed_stay_closed(tmp_path: Path) -> None:
     told = json.loads(site.describe(json.dumps({**asked, "table": {}})))
     assert told["names"] == ["age", "height"]
     assert told["rows"] == 3
+    for role in ("label", "id"):  # nor by another door
+        wanted = asdict(Preparation(**{role: "name_code"}))
+        answer = site.describe(json.dumps({**asked, "table": {"preparation": wanted}}))
+        assert "'name_code' is not open" in refusal(answer)
 
 
 def test_a_site_tells_neither_sizes_nor_names_if_it_does_not_want_to(tmp_path: Path) -> None:

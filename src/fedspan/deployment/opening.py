@@ -61,7 +61,7 @@ class Opening:
             tree = json.loads(text)
             plan = None if tree["plan"] is None else Plan(**tree["plan"])
             return cls(
-                _identifier(tree["run"]), int(tree["part"]), algorithm_from(tree["algorithm"], tree["fields"]),
+                identifier(tree["run"]), int(tree["part"]), algorithm_from(tree["algorithm"], tree["fields"]),
                 channel_from(tree["channel"]), int(tree["seed"]), tuple(map(str, tree["clients"])), plan,
                 tree["threshold"], dict(tree["table"]), dict(tree["told"]), tree["after"],
             )  # fmt: skip
@@ -96,7 +96,7 @@ def plain_fields(algorithm: Server[Any]) -> Any:
     return skeleton
 
 
-def _identifier(name: Any) -> str:
+def identifier(name: Any) -> str:
     """A run's name, fit to be a folder's."""
     if not isinstance(name, str) or not name.isalnum() or not 8 <= len(name) <= 64:
         raise ProtocolError(f"need a run named by 8 to 64 letters and digits, got {name!r}")

@@ -19,7 +19,7 @@ import fedspan
 from fedspan.channel.recipe import channel_from
 from fedspan.checkpoint import Checkpoint, save_tree
 from fedspan.deployment.later import LaterCheckpoint
-from fedspan.deployment.opening import algorithm_from, preparation_from
+from fedspan.deployment.opening import algorithm_from, identifier, preparation_from
 from fedspan.deployment.remote import RemoteEngine, Transport, handshake
 from fedspan.engines.serve import explain
 from fedspan.errors import ClientError, InputError, ProtocolError
@@ -66,6 +66,7 @@ class Order:
         known = {f.name for f in fields(cls)}
         if not isinstance(tree, dict) or not set(tree) <= known or "run" not in tree:
             raise ProtocolError("need an order of fedspan in the job, got something else")
+        identifier(tree["run"])  # it names a folder here, too
         order = cls(**tree)
         if (order.estimator is None) == (order.algorithm is None):
             raise ProtocolError("need either an estimator or an algorithm in the order")
@@ -146,6 +147,8 @@ class Desk:
         tables = {site: replace(table, preparation=done) for site, table in tables.items()}
         said = ", ".join(f"{site} {table.rows} rows" for site, table in tables.items())
         ledger.add(Note(f"handshake: {next(iter(tables.values())).n_features} features; {said}"))
+        if order.privacy and not all(table.rows for table in tables.values()):
+            raise InputError("privacy needs the number of rows, some site does not tell it (allow.rows); ask its owner")
         options = dict(order.parameters)
         if options.get("participation"):
             options["participation"] = Participation(**options["participation"])

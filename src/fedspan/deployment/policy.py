@@ -36,7 +36,8 @@ class SiteTable:
         """How its columns are made for a job: only of those that are open to jobs."""
         id, label, columns = asked.id or self.id, asked.label or self.label, asked.columns or self.columns
         if self.columns is not None:
-            closed = [name for name in columns or () if name not in (*self.columns, self.id, self.label)]
+            used = [*(columns or ()), *(name for name in (id, label) if name is not None)]
+            closed = [name for name in used if name not in (*self.columns, self.id, self.label)]
             if closed:
                 raise InputError(f"the column {closed[0]!r} is not open to jobs here")
         return replace(asked, id=id, label=label, columns=columns)
@@ -132,7 +133,14 @@ class Policy:
             if self.epsilon is not None or self.row_norm is not None:
                 raise PrivacyError("runs without noise are not accepted here; write a [privacy] table in the job")
             return None
-        if not plan.system:
+        planned: list[Any] = getattr(
+            opening.algorithm, "planned", list
+        )()  # none: an algorithm that has no sensitivities
+        rates = {name: rate[0] if rate else 1.0 for name, _, _, _, *rate in planned}
+        if dict(plan.sampled) != rates:
+            raise PrivacyError("the plan counts on other samples of rows than the algorithm draws; nothing was opened")
+        sampling = getattr(opening.algorithm, "private", None)
+        if not plan.system or (sampling and sampling.simulate):
             raise PrivacyError("simulated noise can be taken off again by the server; leave privacy.simulate out")
         if plan.spread > (opening.threshold or 1):
             raise PrivacyError(f"the noise would be shared by {plan.spread} sites, more than are surely in a sum")
@@ -141,6 +149,11 @@ class Policy:
         if self.epsilon is None or self.delta is None:
             return None
         budget = Budget(self.budget)
+        if budget.allowance != (self.epsilon, self.delta):
+            raise PrivacyError(
+                f"the site's file and its budget differ in epsilon or delta ({self.epsilon:g} and "
+                f"{budget.allowance[0]:g}); its administrator must grant it anew: fedspan site init --replace"
+            )
         budget.affords(
             (name, plan.multiplier(name), plan.sampled[name], max(0, n - released.get(name, 0)))
             for name, n in plan.limits.items()

@@ -261,7 +261,9 @@ def handshake(
             raise InputError(_difference(first, said[first], site, tree))
     tables = {}
     for site, tree in said.items():
-        labels = dict(zip(*tree["labels"], strict=True)) if tree.get("labels") else None
+        labels = None
+        if tree.get("labels"):
+            labels = dict(zip(tree["labels"], tree.get("counts") or [None] * len(tree["labels"]), strict=True))
         names = None if tree["names"] is None else tuple(tree["names"])
         tables[site] = RemoteTable(int(tree["n_features"]), names, int(tree["rows"]), labels)
     return tables

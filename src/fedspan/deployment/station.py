@@ -104,7 +104,9 @@ class Station:
         }
         if asked.get("labels") and table.labels is not None:
             values, counts = np.unique(table.labels, return_counts=True)
-            told["labels"] = [values.tolist(), counts.tolist() if policy.rows else [0] * len(counts)]
+            told["labels"] = values.tolist()
+            if policy.rows and not policy.secure and policy.epsilon is None:  # else they are this site's own numbers
+                told["counts"] = counts.tolist()
         return told
 
 

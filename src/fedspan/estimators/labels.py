@@ -60,7 +60,7 @@ def class_weights(class_weight: Any, labels: list[Any], counts: Array) -> Array 
         return None
     if isinstance(class_weight, str) and class_weight == "balanced":
         if not counts.any():
-            raise InputError("class_weight='balanced' needs the number of rows of each class, which no site tells")
+            raise InputError("class_weight='balanced' needs the number of rows of each class, which not all sites tell")
         return np.asarray(np.sum(counts) / (len(labels) * np.maximum(counts, 1)))
     if isinstance(class_weight, Mapping):
         return np.array([float(class_weight.get(label, 1.0)) for label in labels])

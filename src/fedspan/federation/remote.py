@@ -22,7 +22,7 @@ class RemoteTable:
     n_features: int
     names: tuple[str, ...] | None = None
     rows: int = 0
-    labels: Mapping[Any, int] | None = None  # how many rows of each class, if there is a column of labels
+    labels: Mapping[Any, int | None] | None = None  # the classes, with how many rows each has if the site tells
     told: Mapping[str, Any] = field(default_factory=dict)
     units: tuple[tuple[str, str], ...] = ()
     preparation: Any = None  # how its columns are made, if they are
@@ -50,7 +50,7 @@ def is_remote(tables: Iterable[Any]) -> bool:
 
 
 def remote_classes(tables: Mapping[str, RemoteTable], least: int = 2) -> tuple[list[Any], np.ndarray]:
-    """All classes that any site has seen, sorted, and how many rows there are of each."""
+    """All classes that any site has seen, sorted, and how many rows there are of each: zeros if that is not told."""
     bare = [name for name, table in tables.items() if table.labels is None]
     if bare:
         raise InputError(f"need a column of labels at every site, {bare[0]!r} has none; name it in data.label")
@@ -61,5 +61,7 @@ def remote_classes(tables: Mapping[str, RemoteTable], least: int = 2) -> tuple[l
     classes = sorted(set().union(*(table.labels or () for table in tables.values())))
     if len(classes) < least:
         raise InputError(f"need at least {least} classes over all clients, got {len(classes)}")
-    counts = [sum((table.labels or {}).get(label, 0) for table in tables.values()) for label in classes]
-    return classes, np.array(counts)
+    told = [(table.labels or {}).get(label, 0) for label in classes for table in tables.values()]
+    if None in told:
+        return classes, np.zeros(len(classes))  # some site does not tell: a part of the counts would mislead
+    return classes, np.array(told).reshape(len(classes), -1).sum(axis=1)

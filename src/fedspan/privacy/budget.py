@@ -49,6 +49,12 @@ class Budget:
             ) from None
 
     @property
+    def allowance(self) -> tuple[float, float]:
+        """The ε that may be spent in all, and its δ."""
+        tree = self._read()
+        return tree["epsilon"], tree["delta"]
+
+    @property
     def spent(self) -> float:
         """The ε spent so far, at the file's δ."""
         tree = self._read()
