@@ -97,9 +97,9 @@ def init(
 @site.command("check")
 def check(kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's kit.")]) -> None:
     """Read the site's configuration and its data as a job would, and say what it would allow. Nothing is sent."""
+    from fedspan.deployment.kit import expired
     from fedspan.deployment.policy import Policy
     from fedspan.deployment.station import opened
-    from fedspan.engines.flare_admin import expired
 
     policy = Policy.read(kit)
     expired(kit)
@@ -117,10 +117,9 @@ def check(kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's ki
 @site.command("start")
 def start(kit: Annotated[Path, typer.Argument(metavar="KIT", help="The kit of a site, or of the server.")]) -> None:
     """Run the kit's process until it is stopped (Ctrl-C, or a service manager)."""
-    from fedspan.deployment.kit import role
+    from fedspan.deployment.kit import expired, role, server_port
     from fedspan.deployment.local import listening, start_kit
     from fedspan.deployment.policy import Policy
-    from fedspan.engines.flare_admin import expired, server_port
     from fedspan.errors import ClientError, InputError
 
     expired(kit)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedspan.deployment.policy import ALGORITHMS, FILE, Policy
-from fedspan.errors import InputError
+from fedspan.errors import InputError, MissingExtraError
 from fedspan.files import write_whole
 from fedspan.privacy.budget import Budget
 
@@ -72,6 +73,27 @@ def role(kit: Path) -> str:
         if (kit / "startup" / file).is_file():
             return kind
     raise InputError(f"need a FLARE kit with a startup folder, {kit} is none; give the folder that was handed out")
+
+
+def expired(kit: Path) -> None:
+    """Refuse a kit whose certificates are no longer valid, before anything waits for a connection."""
+    try:
+        from cryptography import x509
+    except ImportError:
+        raise MissingExtraError("a federation", "flare") from None
+    for path in [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]:
+        if path.is_file():
+            ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+            if ends < datetime.now(UTC):
+                raise InputError(
+                    f"the kit's {path.name} expired on {ends:%Y-%m-%d}; have a new kit made and handed out"
+                )
+
+
+def server_port(kit: Path) -> int:
+    """The port on which that kit's server listens for sites."""
+    tree = json.loads((kit / "startup" / "fed_server.json").read_text(encoding="utf-8"))
+    return int(tree["servers"][0]["service"]["target"].rsplit(":", 1)[1])
 
 
 def tighten(kit: Path) -> None:

@@ -25,7 +25,6 @@ from fedspan.engines.serve import explain
 from fedspan.errors import ClientError, FedspanError, InputError, ProtocolError
 from fedspan.federation.remote import RemoteTable
 from fedspan.ledger import Exchange
-from fedspan.privacy import fixed
 from fedspan.privacy.protection import Protection
 from fedspan.protocol import Arrays, Ask, Replies, Server, Sum, tasks_of
 from fedspan.run import Session
@@ -189,11 +188,12 @@ class RemoteSession:
         if isinstance(answer, str):
             return self._refused(answer, client, seconds)
         try:
-            blob = answer.tobytes() if isinstance(answer, np.ndarray) else bytes(answer)
-            arrays = self._checked(ask, self.hub.receive(client, wire.decode(blob)), client)
+            if not isinstance(answer, bytes):
+                raise ProtocolError(f"need a message in bytes, got {type(answer).__name__}")
+            arrays = self._checked(ask, self.hub.receive(client, wire.decode(answer)), client)
         except Exception as error:
-            return _Reply(None, _size(answer), seconds, explain(error))
-        return _Reply(arrays, len(blob), seconds)
+            return _Reply(None, len(answer) if isinstance(answer, bytes) else 0, seconds, explain(error))
+        return _Reply(arrays, len(answer), seconds)
 
     def _refused(self, answer: str, client: str, seconds: float) -> _Reply:
         try:
@@ -208,23 +208,19 @@ class RemoteSession:
         """The reply, if it is what the task declares to release; masked sums are whole numbers modulo 2^64."""
         if ask.task.startswith("@"):
             return arrays
-        secure = self.opening.threshold is not None and not tasks_of(self.server.client)[ask.task].public
-        names = set(ask.want.names) if secure and isinstance(ask.want, Sum) else None
-        names = set(tasks_of(self.server.client)[ask.task].releases) if names is None else names
-        if set(arrays) != names | ({fixed.COUNTS} if secure else set()) and set(arrays) != names:
+        task = tasks_of(self.server.client)[ask.task]
+        masked = self.opening.threshold is not None and not task.public
+        names = set(ask.want.names) if masked and isinstance(ask.want, Sum) else set(task.releases)
+        if set(arrays) != names:
             raise ProtocolError(f"need {sorted(names)} in the reply to {ask.task!r}, got {sorted(arrays)[:5]}")
         for name, array in arrays.items():
-            if array.dtype.kind not in "fiub" or (secure and array.dtype != np.uint64 and name != fixed.COUNTS):
+            if array.dtype.kind not in "fiub" or (masked and array.dtype != np.uint64):
                 raise ProtocolError(f"need numbers as {name!r} in the reply to {ask.task!r}, got dtype {array.dtype}")
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise ProtocolError(
                     f"need finite numbers as {name!r} in the reply to {ask.task!r}, got NaN or infinity"
                 )
         return arrays
-
-
-def _size(answer: Any) -> int:
-    return int(getattr(answer, "nbytes", 0) or len(answer) if hasattr(answer, "__len__") else 0)
 
 
 def _alike(replies: dict[str, _Reply], names: Sequence[str]) -> dict[str, _Reply]:

@@ -11,14 +11,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from nvflare.fuel.flare_api.api_spec import CommandError, InternalError, JobNotRunning, NoConnection, NoReply
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
-from fedspan.deployment.kit import role
+from fedspan.deployment.kit import expired, role
 from fedspan.deployment.order import Order
 from fedspan.engines.flare import TOPIC, job_folder
 from fedspan.errors import ClientError, FedspanError, InputError
@@ -55,25 +54,6 @@ def connected(kit: Path, timeout: float = 15.0) -> Iterator[Session]:
     finally:
         with contextlib.suppress(Exception), _silently():
             session.close()
-
-
-def expired(kit: Path) -> None:
-    """Refuse a kit whose certificates are no longer valid, before anything waits for a connection."""
-    from cryptography import x509  # FLARE brings it
-
-    for path in [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]:
-        if path.is_file():
-            ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
-            if ends < datetime.now(UTC):
-                raise InputError(
-                    f"the kit's {path.name} expired on {ends:%Y-%m-%d}; have a new kit made and handed out"
-                )
-
-
-def server_port(kit: Path) -> int:
-    """The port on which that kit's server listens for sites."""
-    tree = json.loads((kit / "startup" / "fed_server.json").read_text(encoding="utf-8"))
-    return int(tree["servers"][0]["service"]["target"].rsplit(":", 1)[1])
 
 
 def sites_of(session: Session) -> list[str]:
