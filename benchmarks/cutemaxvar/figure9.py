@@ -14,7 +14,7 @@ import numpy as np
 from sentences import Row as Method
 from sentences import measure, one_shot, sentences
 
-from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarKrylov
+from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarDavidson, MaxVarKrylov
 from fedspan.numerics.alignment import compression_ratio
 from harness import Cost, Found, Printed, Row
 
@@ -29,6 +29,7 @@ def run(size: str, data: Path) -> Found:
     methods = [
         Method("krylov", MaxVarKrylov(tol=1e-4), None, 15),
         Method("krylov, 6 bits", MaxVarKrylov(tol=2e-3, rounded=True, grid=6), "auto", 8),
+        Method("davidson, bits='auto'", MaxVarDavidson(tol=1e-4, rounded=True), "auto", 8),
         Method("AltMaxVar", AltMaxVar(tol=0.0), None, rounds),
         Method("CuteMaxVar, 3 bits", CuteMaxVar(tol=0.0), 3, rounds),
     ]
@@ -72,7 +73,7 @@ def run(size: str, data: Path) -> Found:
     )
     to = "CR to 1.5·v*"
     costs = [
-        Cost(JOB, name, first[name, to]["round"], first[name, to]["MB"], not name.startswith("krylov"))
+        Cost(JOB, name, first[name, to]["round"], first[name, to]["MB"], "MaxVar" in name)
         for name in found
         if first[name, to]["round"] < np.inf
     ]

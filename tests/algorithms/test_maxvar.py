@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarKrylov, Mvlsa
+from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarDavidson, MaxVarKrylov, Mvlsa
 from fedspan.algorithms.entities import Entities
 from fedspan.channel import Channel, delta, only, pack, quantize
 from fedspan.channel.stage import IDENTITY
@@ -104,7 +104,11 @@ def test_local_steps_by_hand(local: str, batch: int) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"ridge": 30.0}, {"scale": True}, {"center": False}])
-@pytest.mark.parametrize("server", [AltMaxVar(k=2, tol=1e-9), MaxVarKrylov(k=2, tol=1e-9)], ids=["alt", "krylov"])
+@pytest.mark.parametrize(
+    "server",
+    [AltMaxVar(k=2, tol=1e-9), MaxVarKrylov(k=2, tol=1e-9), MaxVarDavidson(k=2, tol=1e-9)],
+    ids=["alt", "krylov", "davidson"],
+)
 def test_the_answer_is_the_leading_eigenspace_of_the_sum_of_projectors(server: Any, options: dict[str, Any]) -> None:
     views = easy()
     k = 2 if options.get("center", True) else 3  # uncentred, the mean is one more common factor
@@ -181,9 +185,10 @@ def test_krylov_needs_nine_rounds_where_the_alternation_needs_hundreds() -> None
     lossless = Channel(up=pack(), down=pack())
     assert rounds(MaxVarKrylov(k=5, tol=1e-8), 20) <= 9
     assert rounds(MaxVarKrylov(k=5, tol=1e-6, rounded=True), 20, lossless) <= 9
+    assert rounds(MaxVarDavidson(k=5, tol=1e-4, rounded=True), 20, lossless) <= 3
     assert rounds(AltMaxVar(k=5, tol=0), 100) > 100
-    exact = go(MaxVarKrylov(k=5, tol=1e-9), views, 30)
-    assert largest_angle(exact.state.answer.G, U) <= 1e-6
+    for server in (MaxVarKrylov(k=5, tol=1e-9), MaxVarDavidson(k=5, tol=1e-9)):
+        assert largest_angle(go(server, views, 30).state.answer.G, U) <= 1e-6
 
 
 def test_three_bits_keep_the_rate() -> None:
@@ -259,7 +264,8 @@ def test_rows_held_out_stop_the_run_and_the_best_is_kept() -> None:
     common = rng.normal(size=(150, 3))
     views = [common @ rng.normal(size=(3, 8)) + 0.8 * rng.normal(size=(150, 8)) for _ in range(3)]
     data = [Entities(X[:100], held_out=X[100:]) for X in views]
-    for server in (AltMaxVar(k=3, tol=0, patience=3), MaxVarKrylov(k=3, tol=0, patience=3)):
+    for kind in (AltMaxVar, MaxVarKrylov, MaxVarDavidson):
+        server = kind(k=3, tol=0, patience=3)
         result = go(server, data, rounds=100)
         watch, answer = result.state.watch, result.state.answer
         assert result.converged
@@ -279,7 +285,11 @@ def test_rows_held_out_stop_the_run_and_the_best_is_kept() -> None:
     ],
     ids=["constant", "nan", "rows", "wide", "rank"],
 )
-@pytest.mark.parametrize("server", [AltMaxVar(k=3), MaxVarKrylov(k=3), Mvlsa(k=3)], ids=["alt", "krylov", "mvlsa"])
+@pytest.mark.parametrize(
+    "server",
+    [AltMaxVar(k=3), MaxVarKrylov(k=3), MaxVarDavidson(k=3), Mvlsa(k=3)],
+    ids=["alt", "krylov", "davidson", "mvlsa"],
+)
 def test_bad_views_are_refused_at_the_opening(server: Any, data: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         go(server, data)

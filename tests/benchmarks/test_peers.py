@@ -1,10 +1,11 @@
-"""Rows against peers: how the scoreboard shows them, and what happens without the peers."""
+"""Rows against peers: how the scoreboard shows them, and the one peer that is written here."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
+from math import exp
 from typing import Any
 
 import pytest
@@ -33,6 +34,23 @@ def test_a_changed_peer_changes_its_row_but_no_papers_share(board, tmp_path) -> 
     share = [next(line for line in page.splitlines() if line.startswith("| all |")) for page in (before, after)]
     assert share[0] == share[1]
     assert "## Peers" in after
+
+
+def test_the_least_noise_of_analyze_gauss_is_private_and_below_the_papers(monkeypatch) -> None:
+    """By the privacy loss itself, N(Δ²/2σ², Δ²/σ²), with numbers: E[max(0, 1 - e^(ε - loss))] = δ."""
+    import numpy as np
+
+    harness = command.harness()
+    monkeypatch.setattr(sys, "path", [str(harness.HERE / "peers"), *sys.path])
+    module = harness._load(harness.find("peers/dp_pca"))
+    for epsilon in (0.1, 1.0):
+        s = module.tight(epsilon)
+        assert s < module.classical(epsilon)
+        t = np.linspace(-12, 12, 400_001)
+        loss = 0.5 / s**2 + t / s
+        chance = np.exp(-t * t / 2) / np.sqrt(2 * np.pi)
+        delta = np.sum(np.maximum(0, 1 - exp(epsilon) * np.exp(-loss)) * chance) * (t[1] - t[0])
+        assert delta == pytest.approx(module.DELTA, rel=1e-3)
 
 
 def test_an_environment_that_cannot_be_made_is_a_reason_to_skip(monkeypatch, tmp_path) -> None:

@@ -68,6 +68,8 @@ def test_real_views_agree_with_a_direct_eigendecomposition(shared_data: Callable
     [
         {"solver": "krylov"},
         {"bits": "auto"},
+        {"solver": "davidson"},
+        {"solver": "davidson", "bits": "auto"},
         {"solver": "altmaxvar"},
         {"solver": "cutemaxvar"},
         {"bits": 4, "first_bits": None},

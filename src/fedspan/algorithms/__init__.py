@@ -7,7 +7,7 @@ from fedspan.algorithms.fedsgd import FedAvg, FedSgd, SscaMomentum
 from fedspan.algorithms.krylov import Davidson, Krylov, Prior
 from fedspan.algorithms.learning import Limit, Sampling, Steps
 from fedspan.algorithms.maxvar import AltMaxVar, CuteMaxVar, Mvlsa
-from fedspan.algorithms.maxvar_krylov import MaxVarKrylov
+from fedspan.algorithms.maxvar_krylov import MaxVarDavidson, MaxVarKrylov
 from fedspan.algorithms.oneshot import DrSvd, Gram, Uda, Wda
 from fedspan.algorithms.paper_noise import PaperNoise
 from fedspan.algorithms.perpca import PerPca
@@ -32,6 +32,7 @@ __all__ = [
     "Krylov",
     "Limit",
     "LocalPower",
+    "MaxVarDavidson",
     "MaxVarKrylov",
     "Mvlsa",
     "NoisyGram",

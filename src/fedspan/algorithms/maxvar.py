@@ -130,13 +130,19 @@ class CuteMaxVar(AltMaxVar):
     """
 
 
-def mvlsa(k: int, m: int, center: bool) -> Round[Array]:
-    """G of the views cut to rank m (Rastogi et al.): one exchange. The server sees each view's own leading subspace."""
+def reduced(k: int, m: int) -> Round[tuple[Array, Array]]:
+    """(vectors, values) of P for views cut to rank m. One exchange: the server sees each view's leading subspace."""
     replies = yield from complete(Ask("reduce", {"m": np.array(max(m, k))}))
     factors = [from_grid(arrays["U"], arrays["scale"]) for arrays in replies.each.values()]
     vectors, values = low_rank(factors, most=10**9)
     if len(values) < k:
         raise InputError(f"need views whose leading parts together have rank {k}, got {len(values)}; raise the rank")
+    return vectors, values
+
+
+def mvlsa(k: int, m: int, center: bool) -> Round[Array]:
+    """G of the views cut to rank m (Rastogi et al.)."""
+    vectors, _ = yield from reduced(k, m)
     return common_step(vectors[:, :k], center=center)  # rounding may have left a little of the mean
 
 

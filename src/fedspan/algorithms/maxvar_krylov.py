@@ -2,7 +2,8 @@
 
 Notation: P = Σ P_i (J, J) the sum of the views' projectors (see views.py), Ω_i random (N_i, K), θ the eigenvalues of P.
 The server sees Σ B_iΩ_i once and Σ P_i V in each round. The KKT violation is scaled by I·K, the largest that Σθ can be,
-where PCA scales by the trace: tr(P) is the number of features, and says nothing of K components.
+where PCA scales by the trace: tr(P) is the number of features, and says nothing of K components. `MaxVarDavidson` opens
+with each view cut to low rank instead of Σ B_iΩ_i: fewer rounds, and the server sees each view's leading subspace.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from fedspan.algorithms.krylov import Krylov, KrylovState
+from fedspan.algorithms.maxvar import reduced
 from fedspan.algorithms.moments import Moments
 from fedspan.algorithms.views import VIEWS, ViewClient, open_views, view_options
 from fedspan.algorithms.weigh import Answer, Watch, held_out_accuracy, metrics_of, no_better, sent, watched, weigh
+from fedspan.numerics.maxvar import common_step
 from fedspan.numerics.orthonormal import orthonormal
 from fedspan.protocol import Array, Ask, Client, Round, Sum, complete
 from fedspan.rng import Streams
@@ -82,3 +85,27 @@ class MaxVarKrylov(Krylov):
         cost = 0.5 * (state.moments.clients * self.k - float(state.theta.sum()))
         watch = state.watch if isinstance(state, ViewsKrylovState) else None
         return metrics_of(cost, state.kkt, watch) | {"gap": state.gap}
+
+
+@dataclass(frozen=True)
+class MaxVarDavidson(MaxVarKrylov):
+    """Block Krylov that opens as MVLSA does: each view's `columns` leading left singular vectors (default 3·K), 8 bits.
+
+    What the opening shows: the server sees **every view's own leading subspace**, by itself, not summed. From it the
+    server makes the guess P̃ of P, the start (the answer of MVLSA) and the corrections (P̃ - θ)⁻¹R.
+    """
+
+    columns: int | None = None
+
+    def asks(self) -> frozenset[str]:
+        return (super().asks() - {"sketch"}) | {"reduce"}
+
+    def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
+        J, views = yield from open_views(self.k, self.center, rng)
+        return Moments(J, np.zeros(J), np.ones(0), float(views * self.k), views), np.zeros((J, self.k))
+
+    def init(self, rng: Streams) -> Round[ViewsKrylovState]:
+        state = yield from super().init(rng)
+        vectors, values = yield from reduced(self.k, self.columns or 3 * self.k)
+        start = common_step(vectors[:, : self.k], center=self.center)
+        return replace(state, P=vectors, lam=values, next=start, Z=start)

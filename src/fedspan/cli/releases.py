@@ -99,7 +99,7 @@ _COLUMNS = {  # asked before any of them
 }
 _FAMILY = {
     **dict.fromkeys(("personalauto", "personaleigen", "personalpaper", "perpca"), _PERSONAL),
-    **dict.fromkeys(("maxvarkrylov", "altmaxvar", "cutemaxvar", "mvlsa"), _VIEWS),
+    **dict.fromkeys(("maxvarkrylov", "maxvardavidson", "altmaxvar", "cutemaxvar", "mvlsa"), _VIEWS),
     "deepmaxvar": _DEEP,
     **dict.fromkeys(("ssca", "sscamomentum", "fedsgd", "fedavg"), _LEARNING),
     **dict.fromkeys(("verticalssca", "verticalsgd"), _VERTICAL),
@@ -109,7 +109,7 @@ _FAMILY = {
 # Algorithms that users know by another name.
 _CALLED = {
     "personalauto": "method auto", "personaleigen": "method eigen", "personalpaper": "method paper",
-    "maxvarkrylov": "krylov", "verticalssca": "ssca", "verticalsgd": "sgd",
+    "maxvarkrylov": "krylov", "maxvardavidson": "davidson", "verticalssca": "ssca", "verticalsgd": "sgd",
 }  # fmt: skip
 
 

@@ -39,15 +39,16 @@ class FederatedGCCA(BaseEstimator):  # type: ignore[misc]
 
     Parameters:
         n_components: How many components.
-        solver: "krylov" (few rounds, exact), "altmaxvar" (the alternation), "cutemaxvar" (the same, quantised on both
-            links), "mvlsa" (one round, views cut to low rank: an approximation, and it shows each view's own leading
-            subspace to the server), "auto" (krylov; cutemaxvar if a number of bits or a local solver is asked for), or
-            an object of `fedspan.algorithms` with options that only this solver knows.
+        solver: "krylov" (few rounds, exact), "davidson" (fewer, exact, but it shows each view's own leading subspace
+            to the server), "altmaxvar" (the alternation), "cutemaxvar" (the same, quantised on both links), "mvlsa"
+            (one round, views cut to low rank: an approximation, and it shows what davidson shows), "auto" (krylov;
+            cutemaxvar if a number of bits or a local solver is asked for), or an object of `fedspan.algorithms` with
+            options that only this solver knows.
         local_solver: How a client's weights follow G (altmaxvar, cutemaxvar): "exact", "gradient" or "sgd".
         local_steps: Steps of "gradient" and "sgd" in each round.
         batch_size: Entities in a batch of "sgd".
         bits: Bits per number on both links: an integer from 2 to 16 (cutemaxvar; 3 is enough, 2 may diverge), or
-            "auto" (krylov: just fine enough for tol). None: float64, and 3 for cutemaxvar.
+            "auto" (krylov and davidson: just fine enough for tol). None: float64, and 3 for cutemaxvar.
         first_bits: Bits of the first exchange of cutemaxvar; None: full precision, as in the paper.
         ridge: Added to the squared singular values of every view. Views with as many features as rows need one.
         center: Take off each feature's mean, at the client; it is not shown.

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarKrylov, Mvlsa
+from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarDavidson, MaxVarKrylov, Mvlsa
 from fedspan.channel import IDENTITY, Channel, delta, only, pack, quantize
 from fedspan.errors import InputError, nearest
 from fedspan.estimators.launch import whole
 from fedspan.protocol import Server
 
 _SOLVERS: dict[str, type[Any]] = {
-    "krylov": MaxVarKrylov, "altmaxvar": AltMaxVar, "cutemaxvar": CuteMaxVar, "mvlsa": Mvlsa,
+    "krylov": MaxVarKrylov, "davidson": MaxVarDavidson, "altmaxvar": AltMaxVar, "cutemaxvar": CuteMaxVar,
+    "mvlsa": Mvlsa,
 }  # fmt: skip
 
 
@@ -58,7 +59,9 @@ def choose(model: Any) -> tuple[Server[Any], int | str | None, str]:
     krylov, name = isinstance(solver, MaxVarKrylov), type(solver).__name__.lower()
     if bits == "auto":
         if not krylov or model.tol < 1e-14:
-            raise InputError(f"bits='auto' is for solver 'krylov' and tol above 1e-14, got {name!r}; give a number")
+            raise InputError(
+                f"bits='auto' is for solver 'krylov' or 'davidson' and tol above 1e-14, got {name!r}; give a number"
+            )
     elif bits is not None and not isinstance(solver, CuteMaxVar):
         hint = "use bits='auto' and the tol that is enough" if krylov else "use solver='cutemaxvar'"
         raise InputError(f"bits={bits!r} is for solver 'cutemaxvar', got {name!r}; {hint}")
