@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 import shutil
+import signal
 import socket
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from test_broken_sites import ran
+from test_broken_sites import fedspan, ran
 from world import log_of
 
 from fedspan.deployment.kit import init_site
-from fedspan.deployment.local import LocalFederation
+from fedspan.deployment.local import LocalFederation, listening, pids_of
 
 JOB = '[job]\ntask = "pca"\nn_components = 2\nrandom_state = 0\n'
 
@@ -90,6 +93,27 @@ def test_a_port_that_is_taken_and_a_server_that_is_not_there(job: Path, tmp_path
         taken.bind(("127.0.0.1", nobody.port))
         taken.listen()
         refused(ran("site", "start", nobody.kit("localhost")), 2, f"port {nobody.port} is in use")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_kit_that_is_stopped_leaves_no_process_behind(tmp_path: Path, number: int) -> None:
+    made = LocalFederation(tmp_path / "lone", ["north", "south"])
+    command = fedspan("site", "start", made.kit("localhost"))
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=heeds_interrupts) as process:
+        end = time.monotonic() + 60
+        while not listening(made.port):
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    assert not listening(made.port)
+    assert pids_of(made.kit("localhost"), process) == []
+
+
+def heeds_interrupts() -> None:
+    """In the child: as from a terminal, whatever started these tests."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_a_kit_that_has_expired_is_refused_at_once(job: Path, tmp_path: Path) -> None:

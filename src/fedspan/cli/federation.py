@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,7 +119,7 @@ def check(kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's ki
 def start(kit: Annotated[Path, typer.Argument(metavar="KIT", help="The kit of a site, or of the server.")]) -> None:
     """Run the kit's process until it is stopped (Ctrl-C, or a service manager)."""
     from fedspan.deployment.kit import expired, role, server_port
-    from fedspan.deployment.local import listening, start_kit
+    from fedspan.deployment.local import end_kit, listening, start_kit
     from fedspan.deployment.policy import Policy
     from fedspan.errors import ClientError, InputError
 
@@ -128,13 +129,13 @@ def start(kit: Annotated[Path, typer.Argument(metavar="KIT", help="The kit of a 
     elif listening(server_port(kit)):
         raise InputError(f"port {server_port(kit)} is in use on this machine; stop what listens there, or take another")
     log = kit / "fedspan.log"
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager's stop is a Ctrl-C
     process = start_kit(kit, log)
-    typer.echo(f"started, process {process.pid}; it logs to {log}")
     try:
+        typer.echo(f"started, process {process.pid}; it logs to {log}")
         code = process.wait()
     except KeyboardInterrupt:
-        process.terminate()
-        process.wait()
+        end_kit(kit, process)
         return
     if code:
         raise ClientError(f"the process ended with code {code}; see {log}")

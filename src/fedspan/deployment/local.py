@@ -73,6 +73,18 @@ def start_kit(kit: Path, log: Path | None = None, **environment: str) -> subproc
     )  # fmt: skip
 
 
+def end_kit(kit: Path, process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
+    """End a kit's process and those of its jobs: asked to, and killed if they are there after `patience` seconds."""
+    for pid in pids_of(kit, process):
+        _kill(pid, signal.SIGTERM)
+    end = time.monotonic() + patience
+    while time.monotonic() < end and (process.poll() is None or _of_kit(kit)):
+        time.sleep(0.1)
+    for pid in pids_of(kit, process):
+        _kill(pid)
+    process.wait()
+
+
 class LocalFederation:
     """A server and sites on loopback: configure the sites' kits, then enter it; processes run until it is left."""
 
@@ -136,13 +148,13 @@ class LocalFederation:
 
     def pids(self, name: str) -> list[int]:
         """The processes of a kit: its own first, then those of its jobs."""
-        own = self.processes[name].pid
-        return [own, *(pid for pid in _of_kit(self.kit(name)) if pid != own)]
+        return pids_of(self.kit(name), self.processes[name])
 
     def kill(self, name: str, *, job_only: bool = False) -> None:
         """`kill -9`: a kit's processes, or only those of its jobs."""
-        for pid in self.pids(name)[1 if job_only else 0 :]:
-            _kill(pid)
+        for pid in self.pids(name):
+            if not job_only or pid != self.processes[name].pid:
+                _kill(pid)
         if not job_only:
             self.processes[name].wait()
 
@@ -159,6 +171,12 @@ class LocalFederation:
         self.stop()
 
 
+def pids_of(kit: Path, process: subprocess.Popen[bytes]) -> list[int]:
+    """The process that was started first, unless it ended, then those of its jobs."""
+    own = [process.pid] if process.poll() is None else []
+    return own + [pid for pid in _of_kit(kit) if pid != process.pid]
+
+
 def _kill(pid: int, number: int = signal.SIGKILL) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, number)
@@ -168,7 +186,7 @@ def _of_kit(kit: Path) -> list[int]:
     """The processes that were started with that kit as their workspace; a job's are in sessions of their own."""
     found = []
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
+        if entry.name.isdigit() and entry.name != str(os.getpid()):
             with suppress(OSError):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
                 if os.fsencode(kit.resolve()) in words:
