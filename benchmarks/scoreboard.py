@@ -78,9 +78,10 @@ def headline(found: Mapping[str, Result]) -> Iterator[str]:
     yield from ("## Rounds and bytes, job by job", "")
     yield "The fewest rounds, and the fewest bytes on both links of all clients together, that any solver"
     yield "needed, with its name: fedspan's own, and those of the papers, run here by the same counting unless"
-    yield "it says 'as printed'. Below 1 the published one is ahead: at low accuracy an MVLSA start is hard to"
-    yield "beat. Where nothing stands under ours, fedspan has no solver beyond the published ones, and runs"
-    yield "those."
+    yield "it says 'as printed'. Below 1 the published one is ahead. Davidson's few rounds have a price: in its"
+    yield "opening the server sees each client's own leading directions, not a sum; krylov shows sums alone, and"
+    yield "is in the sections below. Where nothing stands under ours, fedspan has no solver beyond the published"
+    yield "ones, and runs those."
     yield ""
     jobs: dict[str, list[Result]] = {}
     for result in found.values():

@@ -50,7 +50,7 @@ def _memmap(A: np.ndarray, folder: Path) -> np.ndarray:
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many blocks":
         monkeypatch.setattr(operators, "_BLOCK", 5 * D)
-        monkeypatch.setattr(operators, "_GRAM_BLOCK", 7 * D)
+        monkeypatch.setattr(operators, "_GRAM_BLOCK", (7 * D, 7 * D))
 
 
 @pytest.fixture(params=[f"{kind} {dtype}" for kind in KINDS for dtype in DTYPES])

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from fedspan.protocol import Array
 
 _BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fits a cache
-_GRAM_BLOCK = 1 << 22  # for Gram matrices: 32 MB, large enough for BLAS-3 to run at its speed
+_GRAM_BLOCK = 1 << 19, 1 << 22  # for Gram matrices: as large as the matrix, but from 4 to 32 MB: BLAS-3 at its speed
 
 
 _KEPT_GRAM = 1 << 24  # entries of a Gram matrix that spares reading the rows again: 128 MB
@@ -186,7 +186,8 @@ class Rows:
                 G -= np.outer(mu, sums) + np.outer(sums - np.sum(w**2) * mu, mu)
         else:
             G = np.zeros((self.d, self.d))
-            for block in self._blocks(mu, _GRAM_BLOCK):
+            least, most = _GRAM_BLOCK
+            for block in self._blocks(mu, min(max(self.d**2, least), most)):
                 G += block.T @ block
         return G if s is None else G / np.outer(s, s)
 
