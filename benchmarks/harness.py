@@ -1,10 +1,10 @@
 """What every benchmark of a paper shares: rows beside the printed numbers, their marks, a JSON file and a picture.
 
 A benchmark is a module `benchmarks/<paper>/<name>.py`. Its docstring says what it is in the first line, `NEEDS` names
-the data sets (.npz) that it cannot do without, and `run(size, data)` gives a `Found`; size is "quick" (minutes on two
-cores) or "full" (the paper's sizes as far as the machine allows), data the folder of the data sets. Printed numbers
-are in `<paper>/printed.toml`, explanations of what is worse in `<paper>/why.toml`. `fedspan bench` lists and runs
-them.
+the data sets (.npz) that it cannot do without, and `run(config, data)` gives a `Found`; config has what
+`<paper>/config.toml` says for "quick" (minutes on two cores) or for "full" (the paper's sizes as far as the machine
+allows), data is the folder of the data sets. Printed numbers are in `<paper>/printed.toml`, explanations of what is
+worse in `<paper>/why.toml`. `fedspan bench` lists and runs them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from draw import chart, ratios
@@ -35,6 +36,9 @@ RESULTS = HERE / "results"
 SIZES = ("quick", "full")
 MARKS = ("reproduced", "better", "worse", "not possible here")
 VERSIONS = ("fedspan", "numpy", "scipy", "scikit-learn", "torch")
+
+
+Config = SimpleNamespace
 
 
 class SkippedError(FedspanError):
@@ -166,6 +170,16 @@ def find(name: str, root: Path = HERE) -> Benchmark:
     return known[name]
 
 
+def configuration(bench: Benchmark, size: str) -> dict[str, Any]:
+    """Its section of config.toml for that size."""
+    path = bench.path.parent / "config.toml"
+    whole = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    try:
+        return dict(whole[bench.path.stem][size])
+    except KeyError:
+        raise InputError(f"need a section [{bench.path.stem}.{size}] in {path}, there is none") from None
+
+
 def description(bench: Benchmark) -> str:
     """Its docstring but for the first line."""
     text = ast.get_docstring(ast.parse(bench.path.read_text(encoding="utf-8"))) or ""
@@ -185,8 +199,8 @@ def execute(bench: Benchmark, size: str, data: Path, out: Path = RESULTS) -> dic
     if missing:
         where = f"{data}; say where they are with --data or FEDSPAN_DATA"
         raise SkippedError(f"{bench.name} needs {', '.join(missing)}, which are not in {where}")
-    started = time.perf_counter()
-    found: Found = _load(bench).run(size, data)
+    config, started = configuration(bench, size), time.perf_counter()
+    found: Found = _load(bench).run(Config(**config), data)
     rows = [{**asdict(row), "mark": mark(asdict(row))} for row in found.rows]
     record = {
         "benchmark": bench.name,
@@ -196,6 +210,7 @@ def execute(bench: Benchmark, size: str, data: Path, out: Path = RESULTS) -> dic
         "cores": cores(),
         "machine": platform.machine(),
         "versions": {"python": platform.python_version(), **_installed(VERSIONS)},
+        "config": config,
         "seeds": list(found.seeds),
         "setting": dict(found.setting),
         "rows": rows,

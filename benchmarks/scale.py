@@ -28,7 +28,7 @@ from fedspan.algorithms import FedPower, Gram, Krylov, PersonalPaper
 from fedspan.engines import InProcess, inprocess
 from fedspan.ledger import Exchange, RoundEnd
 from fedspan.privacy.masking import Secure
-from harness import Found, Row
+from harness import Config, Found, Row
 
 Case = dict[str, Any]
 Point = dict[str, Any]
@@ -180,8 +180,8 @@ WORDS = {
 }  # fmt: skip
 
 
-def run(size: str, data: Path) -> Found:
-    cases = [(sweep.name, case) for sweep in SWEEPS for case in sweep.cases(4 if size == "quick" else 10)]
+def run(config: Config, data: Path) -> Found:
+    cases = [(sweep.name, case) for sweep in SWEEPS for case in sweep.cases(config.rounds)]
     points = []
     with ThreadPoolExecutor(inprocess.cores()) as pool:  # of processes: each has a thread and a core
         for (name, case), costs in zip(cases, pool.map(apart, [case for _, case in cases]), strict=True):

@@ -17,7 +17,7 @@ import torch
 from deep_toy import deep, linear, toy
 from sklearn.cluster import SpectralClustering
 
-from harness import Cost, Found, Printed, Row
+from harness import Config, Cost, Found, Printed, Row
 
 JOB = "deep GCCA (CuteMaxVar figure 11, to an accuracy of 0.95)"
 NAMES = {None: "AltMaxVar-Deep", 3: "CuteMaxVar-Deep"}
@@ -33,8 +33,8 @@ def clustered(G: np.ndarray, y: np.ndarray) -> float:
     return max(float(np.mean(np.array(names)[found] == y[:2000])) for names in permutations(range(3)))
 
 
-def run(size: str, data: Path) -> Found:
-    seeds, rounds = (range(1), 25) if size == "quick" else (range(10), 50)
+def run(config: Config, data: Path) -> Found:
+    seeds, rounds = range(config.seeds), config.rounds
     torch.set_num_threads(1)
     runs: dict[int | None, list[dict]] = {None: [], 3: []}
     groups: dict[int | None, list[float]] = {None: [], 3: []}

@@ -18,7 +18,7 @@ import fedspan
 from fedspan.algorithms import CuteMaxVar
 from fedspan.engines import InProcess
 from fedspan.estimators.maxvar import channel_for
-from harness import Found, Row
+from harness import Config, Found, Row
 
 ROUNDS, BATCHES = 40, (10, 50, 150, 500)
 
@@ -38,8 +38,8 @@ def course(problem: Problem, solver: Any, bits: int | None, seed: int) -> list[f
     return out
 
 
-def run(size: str, data: Path) -> Found:
-    trials, rows, lines = 3 if size == "quick" else 20, [], {}
+def run(config: Config, data: Path) -> Found:
+    trials, rows, lines = config.trials, [], {}
     ends, spent = {}, {}
     for batch in BATCHES:
         solver = CuteMaxVar(k=K, tol=0.0, start="mvlsa", rank=10, local="sgd", batch=batch)

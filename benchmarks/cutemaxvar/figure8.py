@@ -18,14 +18,14 @@ from fedspan.channel import Channel, pack
 from fedspan.engines import InProcess
 from fedspan.estimators.maxvar import channel_for
 from fedspan.run import Info
-from harness import Cost, Found, Row
+from harness import Config, Cost, Found, Row
 
 JOB = "linear GCCA, large and sparse (CuteMaxVar figure 8)"
 
 
-def run(size: str, data: Path) -> Found:
-    J, N, D = (5000, 400, 60) if size == "quick" else (50000, 2000, 200)
-    seed, X = 0, views(*((J, N, D)), 0.02, 0)
+def run(config: Config, data: Path) -> Found:
+    J, N, D = config.entities, config.features, config.latent
+    seed, X = 0, views(J, N, D, 0.02, 0)
     start = {"k": K, "tol": 0.0, "start": "mvlsa", "rank": 50}
     alt, cute = AltMaxVar(**start), CuteMaxVar(**start)
     solvers = {"AltMaxVar": (alt, None)}

@@ -16,15 +16,14 @@ from sentences import measure, one_shot, sentences
 
 from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarDavidson, MaxVarKrylov
 from fedspan.numerics.alignment import compression_ratio
-from harness import Cost, Found, Printed, Row
+from harness import Config, Cost, Found, Printed, Row
 
 NEEDS = ("multi30k_4lang",)
 K, JOB = 10, "linear GCCA of sentences (CuteMaxVar figure 9, to 1.5·v*)"
 
 
-def run(size: str, data: Path) -> Found:
-    fitted, tested = (4000, 500) if size == "quick" else (28000, 1000)
-    rounds = 15 if size == "quick" else 25
+def run(config: Config, data: Path) -> Found:
+    fitted, tested, rounds = config.fitted, config.aligned, config.rounds
     seed, views = 0, sentences(fitted, 0, tested, data)
     methods = [
         Method("krylov", MaxVarKrylov(tol=1e-4), None, 15),

@@ -17,7 +17,7 @@ from fedspan.algorithms import MaxVarDavidson, MaxVarKrylov
 from fedspan.channel import Channel, pack
 from fedspan.estimators.maxvar import channel_for
 from fedspan.numerics.alignment import bits_per_variable, compression_ratio, measured_ratio
-from harness import Cost, Found, Printed, Row
+from harness import Config, Cost, Found, Printed, Row
 
 LAST = 1.1  # of v*: where an MVLSA start no longer decides
 PACKED = Channel(up=pack(), down=pack())
@@ -29,8 +29,8 @@ OURS = {  # davidson cuts the views to rank 15, its default
 NAMES = {"exact": "exact local solver", "paper": "the paper's local solver"}
 
 
-def run(size: str, data: Path) -> Found:
-    trials, few = (3, 1) if size == "quick" else (50, 3)
+def run(config: Config, data: Path) -> Found:
+    trials, few = config.trials, config.trials_of_figure_5
     printed, rows = Printed("cutemaxvar", "table1"), []
     reached: dict[Any, list[tuple[float, float]]] = {}
     for trial in range(trials):

@@ -17,7 +17,7 @@ from synthetic import Pooled
 
 from fedspan.algorithms import Faps, Ssi
 from fedspan.privacy.attacks import Pairs, error, faps_fit
-from harness import Found, Row
+from harness import Config, Found, Row
 
 GOAL, CAP = 1e-5, 400
 
@@ -33,10 +33,9 @@ def attack(solver: Any, rows: dict[str, np.ndarray], rounds: int, seed: int) -> 
     return out
 
 
-def run(size: str, data: Path) -> Found:
-    sizes = (100, 200, 300) if size == "quick" else (1000, 2000)
+def run(config: Config, data: Path) -> Found:
     seed, rows, lines = 0, [], {}
-    for n in sizes:
+    for n in config.features:
         parts, p = clients(n, seed), n // 10
         curve = attack(Ssi(k=p, tol=0, center=False), parts, 14, seed)
         broken = next((t for t, e in curve if e <= GOAL), np.inf)
@@ -54,7 +53,7 @@ def run(size: str, data: Path) -> Found:
                 where="section 1.2, figure 1",
             )
         )
-    n = sizes[1] if size == "quick" else sizes[0]
+    n = config.masked
     parts, p = clients(n, seed), n // 10
     masked = attack(Faps(k=p, tol=0, center=False), parts, 40, seed)
     lines[f"FAPS, n = {n}: reconstruction error"] = masked
@@ -86,4 +85,4 @@ def run(size: str, data: Path) -> Found:
             where="section 1.3: preserves intrinsic privacy",
         )
     )
-    return Found(rows, [seed], {"features": sizes}, (), lines, ("round", "error"), (True, True))
+    return Found(rows, [seed], {"features": config.features}, (), lines, ("round", "error"), (True, True))

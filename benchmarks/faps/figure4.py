@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 from synthetic import THREE, Pooled, problem
 
-from harness import Found, Row
+from harness import Config, Found, Row
 
 WHERE = "section 5.6, figure 4"
 
 
-def run(size: str, data: Path) -> Found:
-    quick, seed, rows, lines = size == "quick", 0, [], {}
-    n, m, clients, most = (100, 20000, 16, 3000) if quick else (1000, 160000, 128, 6000)
+def run(config: Config, data: Path) -> Found:
+    seed, rows, lines = 0, [], {}
+    n, m, clients, most = config.features, config.rows, config.clients, config.rounds
     ssi = {}
     for kappa in (10, 100, 1000):
         singular = 1 - np.arange(n) / (n - 1) * (1 - 1 / kappa)

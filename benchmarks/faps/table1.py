@@ -14,12 +14,12 @@ import numpy as np
 from synthetic import THREE, Pooled, Spent, geometric, means, problem
 
 from fedspan.algorithms import Krylov
-from harness import Found, Printed, Row
+from harness import Config, Found, Printed, Row
 
 
-def run(size: str, data: Path) -> Found:
-    printed, seeds = Printed("faps", "table1"), range(3 if size == "quick" else 1)
-    n, clients = (400, 32) if size == "quick" else (2000, 128)
+def run(config: Config, data: Path) -> Found:
+    printed, seeds = Printed("faps", "table1"), range(config.starts)
+    n, clients = config.features, config.clients
     pooled = Pooled(problem(0, geometric(n, 1.01), [1000] * clients), 20)
     runs: dict[str, list[Spent]] = {"SSI": [], "FAPS": [], "krylov": []}
     for seed in seeds:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from synthetic import THREE, Pooled, Spent, geometric, problem
 
-from harness import Found, Printed, Row
+from harness import Config, Found, Printed, Row
 
 GROUPS = {  # (n, m, p, ξ)
     "varying n": [(1000 + 1000 * j, 128000, 20, 1.01) for j in range(1, 5)],
@@ -24,13 +24,13 @@ GROUPS = {  # (n, m, p, ξ)
 }
 
 
-def run(size: str, data: Path) -> Found:
+def run(config: Config, data: Path) -> Found:
     printed, rows, seed = Printed("faps", "table2"), [], 0
-    part, clients = (16, 8) if size == "quick" else (4, 32)
+    part, clients = config.part_of_features, config.clients
     lines: dict[str, list[tuple[float, float]]] = {name: [] for name in THREE}
     for group, settings in GROUPS.items():
         kept: dict[str, list[Spent]] = {name: [] for name in THREE}
-        for n, m, p, xi in settings[:: 3 if size == "quick" else 1]:
+        for n, m, p, xi in settings[:: config.every_setting]:
             pooled = Pooled(problem(seed, geometric(max(n // part, 125), xi), [m // 128] * clients), p)
             for name, solver in THREE.items():
                 kept[name].append(pooled.until(solver, seed, 3000, change=1e-10))

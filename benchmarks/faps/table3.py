@@ -15,20 +15,20 @@ import numpy as np
 from synthetic import THREE, Pooled, Spent
 
 from fedspan.algorithms import Faps, Krylov
-from harness import Found, Printed, Row
+from harness import Config, Found, Printed, Row
 
 NEEDS = ("mnist", "cifar10-batch1")
 
 
-def run(size: str, data: Path) -> Found:
+def run(config: Config, data: Path) -> Found:
     printed, seed, rows = Printed("faps", "table3"), 0, []
     kept: dict[str, list[Spent]] = {name: [] for name in THREE}
     lines = {}
     for name in NEEDS:
         A = np.load(data / f"{name}.npz")["X"] / 255.0
-        if name != "mnist" and size == "quick":
+        if name != "mnist" and config.cifar_halved:
             A = A.reshape(-1, 3, 16, 2, 16, 2).mean(axis=(3, 5)).reshape(len(A), -1)
-        if name == "mnist" and size == "full":
+        if name == "mnist" and config.mnist_as_it_is:
             raw = Pooled(np.array_split(A, 16), 5)
             ssi, faps = (raw.until(THREE[method], seed, 1000, change=1e-10).rounds for method in ("SSI", "FAPS"))
             what = "mnist, not centred: FAPS needs fewer rounds than SSI"

@@ -13,14 +13,14 @@ from typing import Any
 from synthetic import THREE, Pooled, Spent, geometric, means, problem
 
 from fedspan.algorithms import Davidson, Krylov
-from harness import Cost, Found, Printed, Row
+from harness import Config, Cost, Found, Printed, Row
 
 N, JOB = 1000, "PCA (FAPS Table 4)"
 
 
-def run(size: str, data: Path) -> Found:
+def run(config: Config, data: Path) -> Found:
     printed = Printed("faps", "table4")
-    seeds = range(5, 6 if size == "quick" else 10)
+    seeds = config.seeds
     goal = printed.value("FAPS", "KKT")
     solvers: dict[str, tuple[Any, Any, float]] = {
         name: (solver, None, printed.value(name, "KKT")) for name, solver in THREE.items()

@@ -16,21 +16,22 @@ import numpy as np
 from shards import MISSING, K, R, course, deal, exact, scaled
 
 from fedspan.algorithms import FedPower, PaperNoise
-from harness import Found, Row
+from harness import Config, Found, Row
 
 NEEDS = ("mnist", "a9a")
 ROUNDS, EPSILON = 40, 0.1
 CLIENTS = {"mnist": 200, "a9a": 20}
 
 
-def run(size: str, data: Path) -> Found:
+def run(config: Config, data: Path) -> Found:
     rows, lines = [], {}
     for name, m in CLIENTS.items():
         A = scaled(data, name)
-        if size == "quick" and name == "mnist":  # 300 rows per client, as with all of them at 200
-            A, m = np.load(data / "mnist.npz")["X"][:12000] / 255.0, 40
+        if name == "mnist" and config.mnist_clients < m:  # 300 rows per client, as with all of them at 200
+            m = config.mnist_clients
+            A = np.load(data / "mnist.npz")["X"][: 300 * m] / 255.0
             A = A.reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(len(A), -1)
-        V, seeds = exact(A), range(5 if size == "full" else 2 if name == "a9a" else 1)
+        V, seeds = exact(A), range(config.seeds if name == "a9a" else config.mnist_seeds)
         base = {"k": K, "tol": 0.0, "center": False, "p": 4, "align": "sign", "width": R}
         kinds = {
             "without noise": FedPower(**base, decay=False),
@@ -61,9 +62,7 @@ def run(size: str, data: Path) -> Found:
             rows += (quiet if kind == "without noise" else noisy)(name, end, early, m)
     rows.append(Row("Acoustic: all of these", None, where="figures 3 to 10", impossible=MISSING))
     setting = {"communications": ROUNDS, "clients": CLIENTS, "k": K, "r": R, "ε": EPSILON}
-    return Found(
-        rows, range(5 if size == "full" else 2), setting, (), lines, ("communication", "distance"), (True, True)
-    )
+    return Found(rows, range(config.seeds), setting, (), lines, ("communication", "distance"), (True, True))
 
 
 def quiet(name: str, end: dict[str, float], early: dict[str, float], m: int) -> list[Row]:

@@ -25,7 +25,7 @@ from fedspan.numerics.orthonormal import projection_distance
 from fedspan.protocol import Server
 from fedspan.run import Info
 from fedspan.run import run as run_rounds
-from harness import Cost, Found, Printed, Row
+from harness import Config, Cost, Found, Printed, Row
 
 NEEDS = ("a9a", "housing", "w8a", "mnist", "covtype")
 LARGE, ONCE = ("mnist", "covtype"), ("DR-SVD", "UDA", "WDA")
@@ -40,14 +40,14 @@ METHODS: dict[str, Server[Any]] = {
 }
 
 
-def run(size: str, data: Path) -> Found:
-    printed, many = Printed("fedpower", "table2"), 2 if size == "quick" else 10
+def run(config: Config, data: Path) -> Found:
+    printed, many = Printed("fedpower", "table2"), config.seeds
     rows, costs = [], []
     for name in HERE:
         A = scaled(data, name)
         V = exact(A)
         found: dict[str, list[tuple[float, float, float]]] = {label: [] for label in [*METHODS, "krylov"]}
-        few = 1 if size == "quick" and name in LARGE else many
+        few = config.seeds_of_large if name in LARGE else many
         for seed in range(max(many, 5)):
             clients = deal(A, seed)
             for label, method in METHODS.items():

@@ -16,15 +16,15 @@ from private import CLIENTS, least
 from shards import AWAY, HERE, MISSING, K, R, course, deal, exact, scaled
 
 from fedspan.algorithms import FedPower
-from harness import Found, Printed
+from harness import Config, Found, Printed
 
 NEEDS = ("a9a", "housing", "w8a", "mnist", "covtype")
 EPSILONS = (100.0, 10.0, 1.0, 0.1)
 
 
-def run(size: str, data: Path) -> Found:
+def run(config: Config, data: Path) -> Found:
     printed, rows = Printed("fedpower", "table3"), []
-    many, few = (2, 1) if size == "quick" else (20, 5)
+    many, few = config.seeds, config.seeds_of_large
     warnings.simplefilter("ignore", UserWarning)  # PaperDP says that it is no guarantee
     for name in HERE:
         A = scaled(data, name)

@@ -27,12 +27,11 @@ from environment import call, versions
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from harness import Found, Row, SkippedError
+from harness import Config, Found, Row, SkippedError
 
 NEEDS = ("a9a",)
 K, DELTA, CLIENTS = 2, 1e-5, 5
 EPSILONS, SEEDS, LEAST = (0.1, 1.0, 3.0, 10.0), range(20), 3
-LIMIT = {"quick": 20, "full": 300}  # seconds for the seeds at one ε
 Fit = Callable[[np.ndarray, float, float, int], np.ndarray]  # rows, C, ε, seed -> components (k, d)
 
 
@@ -165,12 +164,12 @@ def beside(name: str, table: str, mine: list[dict[str, Any]], peer: list[dict[st
         yield Row(f"{what}: variance captured", a.mean(), "", "higher", round(within, 4), against=b.mean())
 
 
-def run(size: str, data: Path) -> Found:
+def run(config: Config, data: Path) -> Found:
     rows: list[Row] = []
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in list(METHODS)[1:]}
     setting: dict[str, Any] = {"components": K, "clients": CLIENTS}
     for table, X, C in tables(data):
-        arrays = [X, np.array(C), np.array(LIMIT[size])]
+        arrays = [X, np.array(C), np.array(config.limit)]
         mine = call("dp_pca", "ours", arrays)["runs"]
         for name in times:
             requirements = "requirements-diffprivlib.txt" if name.startswith("diff") else "requirements.txt"
@@ -179,7 +178,7 @@ def run(size: str, data: Path) -> Found:
             except SkippedError as error:
                 rows.append(Row(f"{name}, {table}", None, impossible=str(error)))
                 continue
-            rows += beside(name, table, mine, peer, LIMIT[size])
+            rows += beside(name, table, mine, peer, config.limit)
             both = [(a["seconds"], b["seconds"]) for a, b in zip(mine, peer, strict=True) if len(b["shares"]) >= LEAST]
             times[name] += [(1e3 * float(np.mean(a)), 1e3 * float(np.mean(b))) for a, b in both]
         shortened = float(np.mean(np.linalg.norm(X, axis=1) > C))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from environment import least, versions
 
-from harness import Found, Row
+from harness import Config, Found, Row
 
 J, N, K = 10000, 200, 10
 Arrays = list[np.ndarray]
@@ -58,11 +58,11 @@ def judge(views: Arrays, answer: Any) -> dict[str, float]:
     return found
 
 
-def run(size: str, data: Path) -> Found:
+def run(config: Config, data: Path) -> Found:
     rng = np.random.default_rng(0)
     Z = rng.normal(size=(J, 10))
     views = [Z @ rng.normal(size=(10, N)) + 3.0 * rng.normal(size=(J, N)) for _ in range(3)]
-    found = least("gcca", list(METHODS), views, 2 if size == "quick" else 5)
+    found = least("gcca", list(METHODS), views, config.runs)
     mine, peer = found["ours"], found["cca-zoo GCCA"]
     if isinstance(peer, str):
         rows = [Row("cca-zoo GCCA", None, impossible=peer)]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from environment import least, versions
 
-from harness import Found, Row
+from harness import Config, Found, Row
 
 K, CLIENTS = 10, 8
 SOLVERS = ("full", "covariance_eigh", "arpack", "randomized")
@@ -70,12 +70,12 @@ def judge(arrays: Arrays, model: Any) -> dict[str, float]:
     return found
 
 
-def run(size: str, data: Path) -> Found:
-    n, d = (20000, 500) if size == "quick" else (50000, 1000)
+def run(config: Config, data: Path) -> Found:
+    n, d = config.rows, config.features
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 300)) * 0.97 ** np.arange(300) @ rng.normal(size=(300, d)) + rng.normal(size=(n, d))
     X -= X.mean(axis=0)
-    found = least("pca", list(METHODS), [X], 3 if size == "quick" else 5)
+    found = least("pca", list(METHODS), [X], config.runs)
     mine, rows = found.pop("ours"), []
     for name, peer in found.items():
         if isinstance(peer, str):

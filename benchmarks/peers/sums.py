@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from environment import call, versions
 
-from harness import Found, Row, SkippedError
+from harness import Config, Found, Row, SkippedError
 
 D, K, ROWS, REPEAT = 1000, 10, 20, 5
 Costs = dict[str, float]
@@ -93,7 +93,7 @@ def judge(arrays: list[np.ndarray], answer: Costs) -> Costs:
     return {name: float(value) for name, value in answer.items()}
 
 
-def run(size: str, data: Path) -> Found:
+def run(config: Config, data: Path) -> Found:
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=(ROWS, D)) for _ in range(10)] + [np.linalg.qr(rng.normal(size=(D, K)))[0]]
     rows: list[Row] = []

@@ -21,7 +21,7 @@ from problem import averaged_gradients, error, section_v, true_error
 from fedspan.numerics.folds import Folded, Prep
 from fedspan.numerics.stiefel import random_point, retract, tangent
 from fedspan.protocol import Array
-from harness import Found, Row
+from harness import Config, Found, Row
 
 NAMES = {"1b": "(b)", "1c": "(c)", "1d": "(d)", "1d, σ_U = 0.1": "(d), σ_U = 0.1"}
 Series = dict[str, list[tuple[float, float]]]
@@ -82,8 +82,8 @@ def panel(name: str, datasets: int, skip: int) -> Series:
     return out
 
 
-def run(size: str, data: Path) -> Found:
-    datasets, steps = (1, 60) if size == "quick" else (10, 300)
+def run(config: Config, data: Path) -> Found:
+    datasets, steps = config.datasets, config.iterations
     a = iterations(datasets, steps)
     rows = [
         Row(
@@ -105,7 +105,7 @@ def run(size: str, data: Path) -> Found:
             where="figure 1 (a)",
         )
     )
-    panels = {name: panel(name, datasets, 2 if size == "quick" else 1) for name in NAMES}
+    panels = {name: panel(name, datasets, config.every_point) for name in NAMES}
     for name, found in panels.items():
         for i, (x, ours) in enumerate(found["ours"]):
             best = min(found["local"][i][1], found["global"][i][1])

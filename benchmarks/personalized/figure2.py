@@ -16,7 +16,7 @@ from problem import error, section_v, true_error
 
 from fedspan.algorithms import PersonalAuto
 from fedspan.ledger import Ledger
-from harness import Cost, Found, Row
+from harness import Config, Cost, Found, Row
 
 Series = dict[float, list[float]]
 SHOWN = 0.05
@@ -66,8 +66,8 @@ def _sent(ledger: Ledger) -> float:
     return (ledger.bytes_up + ledger.bytes_down) / 1e6
 
 
-def run(size: str, data: Path) -> Found:
-    datasets, rounds = (2, 100) if size == "quick" else (20, 300)
+def run(config: Config, data: Path) -> Found:
+    datasets, rounds = config.datasets, config.iterations
     train, held, each = courses(datasets, rounds)
     low, middle, high = train
     rows = (

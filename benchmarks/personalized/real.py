@@ -14,7 +14,7 @@ import numpy as np
 import problem
 from real_clients import one
 
-from harness import Found, Row
+from harness import Config, Found, Row
 
 NEEDS = (
     "mnist",
@@ -35,12 +35,12 @@ CASES = (
 )
 
 
-def run(size: str, data: Path) -> Found:
+def run(config: Config, data: Path) -> Found:
     problem.DATA = data
-    seeds, rows = range(1 if size == "quick" else 5), []
-    for name, most in CASES[2 if size == "quick" else 0 :]:
+    seeds, rows = range(config.splits), []
+    for name, most in CASES[config.first_case :]:
         clients = problem.real_clients(name)
-        for r in (5,) if size == "quick" else (5, 10):
+        for r in config.components:
             got = [one(*problem.halves(clients, seed, most), r, name.startswith("wisdm"), seed)[0] for seed in seeds]
             best = [min(g["local"], g["global"]) for g in got]
             over = {

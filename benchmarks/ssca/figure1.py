@@ -12,7 +12,7 @@ from pathlib import Path
 from common import mnist
 from figures import measure, rounds_to, sample_curves
 
-from harness import Cost, Found, Row
+from harness import Config, Cost, Found, Row
 
 NEEDS = ("mnist",)
 WHERE, JOB = "section VI, figure 1", "a classifier (SSCA figure 1, test accuracy {:.0%})"
@@ -23,8 +23,8 @@ SAME_WORK = {
 }
 
 
-def run(size: str, data: Path) -> Found:
-    rounds, big, seeds, goal = (100, 5, 1, 0.9) if size == "quick" else (1000, 100, 3, 0.93)
+def run(config: Config, data: Path) -> Found:
+    rounds, big, seeds, goal = config.rounds, config.rounds_on_all, config.seeds, config.accuracy
     images = mnist(data)
     curves = [curve for curve in sample_curves(rounds, big) if "U=" not in curve.name]
     found = {curve.name: measure(curve, images, seeds) for curve in curves}

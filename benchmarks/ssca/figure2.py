@@ -11,13 +11,13 @@ from pathlib import Path
 from common import mnist
 from figures import feature_curves, measure, rounds_to
 
-from harness import Found, Row
+from harness import Config, Found, Row
 
 NEEDS = ("mnist",)
 
 
-def run(size: str, data: Path) -> Found:
-    rounds, seeds, goal = (200, 1, 0.8) if size == "quick" else (1000, 3, 0.93)
+def run(config: Config, data: Path) -> Found:
+    rounds, seeds, goal = config.rounds, config.seeds, config.accuracy
     images = mnist(data)
     curves = [curve for curve in feature_curves(rounds) if "U=" not in curve.name]
     found = {curve.name: measure(curve, images, seeds) for curve in curves}

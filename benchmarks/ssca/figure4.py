@@ -14,14 +14,14 @@ from pathlib import Path
 from common import NET, SAMPLE, accuracy, by_samples, cost, mnist, solve, steps
 
 from fedspan.algorithms import Limit, Ssca, Steps
-from harness import Found, Row
+from harness import Config, Found, Row
 
 NEEDS = ("mnist",)
 KEPT, TRADE = "figure 1 (e) and section VII: strictly satisfy the constraint", "figure 4"
 
 
-def run(size: str, data: Path) -> Found:
-    rounds, limits = (200, (0.25, 0.35)) if size == "quick" else (1000, (0.13, 0.2))
+def run(config: Config, data: Path) -> Found:
+    rounds, limits = config.rounds, config.limits
     images, seed = mnist(data), 0
     clients = by_samples(images, seed)
     found: dict[str, tuple[float, float, float]] = {}
@@ -40,12 +40,12 @@ def run(size: str, data: Path) -> Found:
         rho, gamma = (Steps(s.a, s.alpha, hold=hold, tail=t) for s, t in ((printed.rho, 0.5), (printed.gamma, 0.8)))
         look(f"U = {U:g}, as printed", printed)
         look(f"U = {U:g}", replace(printed, paper=False, rho=rho, gamma=gamma))
-    if size == "full":
+    if config.all_rows:
         look(
             "U = 0.13, as printed, B = 6000",
             Ssca(NET, 6000, rounds, objective="norm", limits=(Limit(0.13),), paper=True, **steps(*SAMPLE[6000])),
         )
-        limits = (*limits, 0.13)
+        limits = [*limits, 0.13]
     rows = []
     for name, (F, _, _) in found.items():
         if name.startswith("U"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +24,8 @@ from harness import Cost, Found, Row
 NEEDS = {needs}
 
 
-def run(size, data):
-    ours = 50.0 if size == "quick" else 200.0
+def run(config, data):
+    ours = config.rounds
     rows = [
         Row("rounds", ours, "rounds", factor=1.5, printed=100.0, where="Table 9"),
         Row("accuracy", 0.9, "", "higher", 1.05, printed=0.92),
@@ -45,6 +46,8 @@ def toys(tmp_path: Path) -> Path:
     (tmp_path / "paper").mkdir()
     (tmp_path / "paper" / "toy.py").write_text(TOY.format(needs="()"))
     (tmp_path / "paper" / "hungry.py").write_text(TOY.format(needs='("mnist", "food")'))
+    sizes = "[{0}.quick]\nrounds = 50.0\n[{0}.full]\nrounds = 200.0\n"
+    (tmp_path / "paper" / "config.toml").write_text(sizes.format("toy") + sizes.format("hungry"))
     (tmp_path / "paper" / "helper.py").write_text('"""No benchmark: it has no run."""\nraise SystemExit\n')
     return tmp_path
 
@@ -121,6 +124,7 @@ def test_a_run_leaves_a_file_and_a_picture(harness, toys, tmp_path) -> None:
     assert result["rows"][2]["against"] == math.inf
     assert stored["seeds"] == [7]
     assert stored["setting"] == {"n": 4}
+    assert stored["config"] == {"rounds": 50.0}
     assert stored["versions"]["numpy"]
     assert stored["cores"] >= 1
     picture = path.with_suffix(".svg").read_text()
@@ -150,6 +154,21 @@ def test_an_unknown_size_or_name_is_refused_kindly(harness, toys, tmp_path) -> N
         harness.execute(harness.find("paper/toy", toys), "huge", tmp_path, tmp_path / "out")
     with pytest.raises(InputError, match="did you mean 'paper/toy'"):
         harness.find("papr/toy", toys)
+
+
+def test_a_benchmark_without_a_configuration_is_refused(harness, toys, tmp_path) -> None:
+    (toys / "paper" / "config.toml").write_text("[toy.quick]\nrounds = 1.0\n")
+    with pytest.raises(InputError, match=r"need a section \[toy.full\] in .*config.toml"):
+        harness.execute(harness.find("paper/toy", toys), "full", tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_benchmark_is_configured_for_both_sizes_and_nothing_else_is(harness) -> None:
+    for bench in harness.benchmarks().values():
+        quick, full = (harness.configuration(bench, size) for size in harness.SIZES)
+        assert quick.keys() == full.keys()
+        used = set(re.findall(r"\bconfig\.(\w+)", bench.path.read_text(encoding="utf-8")))
+        assert used == quick.keys(), bench.name
 
 
 def fedspan(*words: str) -> Any:
