@@ -80,7 +80,7 @@ def headline(found: Mapping[str, Result]) -> Iterator[str]:
     yield "its name: fedspan's own, and those of the papers, run here by the same counting unless it says 'as printed'."
     yield "The opening (sizes, means, starts) counts in the bytes, and not as a round; below 1 the published one is"
     yield "ahead. Davidson's few rounds have a price: in its opening the server sees each client's own leading"
-    yield "directions, not a sum; so does an MVLSA start, as the published GCCA has it in Table I and figure 8. A second"
+    yield "directions, not a sum; so does an MVLSA start, as in the published GCCA of Table I and figure 8. A second"
     yield "line is for those who may show sums alone (against all published ones). Where nothing stands under ours,"
     yield "fedspan has no solver beyond the published ones, and runs those."
     yield ""
