@@ -67,68 +67,26 @@ def run(config: Config, data: Path) -> Found:
 
 def quiet(name: str, end: dict[str, float], early: dict[str, float], m: int) -> list[Row]:
     """What section 5.1 says."""
-    return [
-        Row(
-            f"{name}: p = 4 is ahead of p = 1 in the first 5 communications",
-            early["p = 4"],
-            against=early["p = 1"],
-            where="figure 3",
-        ),
-        Row(
-            f"{name}: p = 1 ends lower than p = 4, whose error does not vanish",
-            end["p = 1"],
-            against=end["p = 4"],
-            where="figure 3",
-        ),
-        Row(f"{name}: {m // 4} clients end lower than {m}", end["few clients"], against=end["p = 4"], where="figure 4"),
-        Row(
-            f"{name}: half of the clients end lower than a tenth",
-            end["half takes part"],
-            against=end["a tenth takes part"],
-            where="figure 5",
-        ),
-        Row(
-            f"{name}: scheme 2 ends lower than scheme 1",
-            end["half takes part"],
-            against=end["half takes part, scheme 1"],
-            where="figure 5",
-        ),
-        Row(f"{name}: decaying p ends lower than p = 4", end["decaying p"], against=end["p = 4"], where="figure 6"),
-        Row(
-            f"{name}: decaying p is ahead of p = 1 in the first 5 communications",
-            early["decaying p"],
-            against=early["p = 1"],
-            where="figure 6",
-        ),
-    ]
+    claims = (
+        ("p = 4 is ahead of p = 1 in the first 5 communications", early["p = 4"], early["p = 1"], "figure 3"),
+        ("p = 1 ends lower than p = 4, whose error does not vanish", end["p = 1"], end["p = 4"], "figure 3"),
+        (f"{m // 4} clients end lower than {m}", end["few clients"], end["p = 4"], "figure 4"),
+        ("half of the clients end lower than a tenth", end["half takes part"], end["a tenth takes part"], "figure 5"),
+        ("scheme 2 ends lower than scheme 1", end["half takes part"], end["half takes part, scheme 1"], "figure 5"),
+        ("decaying p ends lower than p = 4", end["decaying p"], end["p = 4"], "figure 6"),
+        ("decaying p is ahead of p = 1 in the first 5 communications", early["decaying p"], early["p = 1"], "figure 6"),
+    )
+    return [Row(f"{name}: {text}", ahead, against=behind, where=where) for text, ahead, behind, where in claims]
 
 
 def noisy(name: str, end: dict[str, float], early: dict[str, float], m: int) -> list[Row]:
     """What section 5.2 says."""
     decays = ("decaying p", "p = 4") if name == "mnist" else ("p = 4", "decaying p")
-    return [
-        Row(
-            f"{name}, noise: p = 4 is ahead of p = 1 in the first 5 communications",
-            early["p = 4"],
-            against=early["p = 1"],
-            where="figure 7",
-        ),
-        Row(
-            f"{name}, noise: {m // 4} clients end lower than {m}",
-            end["few clients"],
-            against=end["p = 4"],
-            where="figure 8",
-        ),
-        Row(
-            f"{name}, noise: half of the clients end lower than a tenth",
-            end["half takes part"],
-            against=end["a tenth takes part"],
-            where="figure 9: slightly better",
-        ),
-        Row(
-            f"{name}, noise: decaying p {'helps' if name == 'mnist' else 'does not help'} at the end",
-            end[decays[0]],
-            against=end[decays[1]],
-            where="figure 10: helps on MNIST only",
-        ),
-    ]
+    helps, half, tenth = "helps" if name == "mnist" else "does not help", "half takes part", "a tenth takes part"
+    claims = (
+        ("p = 4 is ahead of p = 1 in the first 5 communications", early["p = 4"], early["p = 1"], "figure 7"),
+        (f"{m // 4} clients end lower than {m}", end["few clients"], end["p = 4"], "figure 8"),
+        ("half of the clients end lower than a tenth", end[half], end[tenth], "figure 9: slightly better"),
+        (f"decaying p {helps} at the end", end[decays[0]], end[decays[1]], "figure 10: helps on MNIST only"),
+    )
+    return [Row(f"{name}, noise: {text}", ahead, against=behind, where=where) for text, ahead, behind, where in claims]

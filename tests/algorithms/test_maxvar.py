@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarDavidson, MaxVarKrylov, Mvlsa
+from fedspan.algorithms import AltMaxVar, CuteMaxVar, Davidson, MaxVarDavidson, MaxVarKrylov, Mvlsa
 from fedspan.algorithms.entities import Entities
 from fedspan.channel import Channel, delta, only, pack, quantize
 from fedspan.channel.stage import IDENTITY
@@ -302,6 +302,13 @@ def test_bad_views_are_refused_at_the_opening(server: Any, data: Any, message: s
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         AltMaxVar(**options)
+
+
+@pytest.mark.parametrize("columns", [0, -1, 2.5, True, "x"])
+@pytest.mark.parametrize("kind", [MaxVarDavidson, Davidson])
+def test_columns_that_are_none(kind: Any, columns: Any) -> None:
+    with pytest.raises(InputError, match="need columns to be None or an integer of at least 1, got"):
+        kind(columns=columns)
 
 
 def entities(X: np.ndarray, ids: Any, secret: str = "") -> Entities:

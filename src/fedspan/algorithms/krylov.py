@@ -19,6 +19,7 @@ import numpy as np
 import scipy.linalg
 
 from fedspan.algorithms.moments import MEASURE, Moments, RowsClient, measure
+from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid, to_grid
 from fedspan.numerics.orthonormal import random_orthonormal
 from fedspan.numerics.precondition import corrections, low_rank
@@ -158,6 +159,9 @@ class Davidson(Krylov):
 
     columns: int | None = None
 
+    def __post_init__(self) -> None:
+        check_columns(self.columns)
+
     def asks(self) -> frozenset[str]:
         return super().asks() | {"leading"}
 
@@ -169,6 +173,11 @@ class Davidson(Krylov):
         opened = (yield from complete(ask)).each.values()
         P, lam = low_rank((from_grid(a["U"], a["scale"]) * np.sqrt(a["w"]) for a in opened), most=4 * count)
         return replace(state, P=P, lam=lam, next=P[:, : self.k] if len(lam) >= self.k else state.next)
+
+
+def check_columns(columns: int | None) -> None:
+    if columns is not None and (not isinstance(columns, int) or isinstance(columns, bool) or columns < 1):
+        raise InputError(f"need columns to be None or an integer of at least 1, got {columns!r}")
 
 
 def _carried(noise: Array, L: Array) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspan.algorithms.krylov import Krylov, KrylovState
+from fedspan.algorithms.krylov import Krylov, KrylovState, check_columns
 from fedspan.algorithms.maxvar import reduced
 from fedspan.algorithms.moments import Moments
 from fedspan.algorithms.views import VIEWS, ViewClient, open_views, view_options
@@ -96,6 +96,9 @@ class MaxVarDavidson(MaxVarKrylov):
     """
 
     columns: int | None = None
+
+    def __post_init__(self) -> None:
+        check_columns(self.columns)
 
     def asks(self) -> frozenset[str]:
         return (super().asks() - {"sketch"}) | {"reduce"}

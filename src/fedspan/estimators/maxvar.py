@@ -56,7 +56,8 @@ def choose(model: Any) -> tuple[Server[Any], int | str | None, str]:
         solver = _SOLVERS[solver]()
     if not isinstance(solver, tuple(_SOLVERS.values())):
         raise InputError(f"need a solver of {', '.join(_SOLVERS)}, got {type(solver).__name__}")
-    krylov, name = isinstance(solver, MaxVarKrylov), type(solver).__name__.lower()
+    krylov = isinstance(solver, MaxVarKrylov)
+    name = next((name for name, kind in _SOLVERS.items() if type(solver) is kind), type(solver).__name__)
     if bits == "auto":
         if not krylov or model.tol < 1e-14:
             raise InputError(
