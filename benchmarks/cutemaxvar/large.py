@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import fedspan
-from fedspan.algorithms import CuteMaxVar, MaxVarKrylov
+from fedspan.algorithms import CuteMaxVar, MaxVarDavidson, MaxVarKrylov
 from fedspan.channel import Channel, pack
 from fedspan.estimators.maxvar import channel_for
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=2000)
     parser.add_argument("--latent", type=int, default=200)
     parser.add_argument("--density", type=float, default=0.02)
-    parser.add_argument("--rounds", type=int, default=10, help="of cutemaxvar (default 10)")
+    parser.add_argument("--rounds", type=int, default=10, help="of cutemaxvar and davidson (default 10)")
     parser.add_argument("--krylov-rounds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", type=Path, nargs="+", default=[], help="put the table into these Markdown files")
@@ -58,6 +58,7 @@ def main() -> None:
     data = views(args.entities, args.features, args.latent, args.density, args.seed)
     density = np.mean([X.nnz / np.prod(X.shape) for X in data])
     runs = [("krylov, bits='auto'", MaxVarKrylov(k=K, tol=1e-6, rounded=True), "auto", args.krylov_rounds)]
+    runs.append(("davidson, bits='auto'", MaxVarDavidson(k=K, tol=1e-4, rounded=True), "auto", args.rounds))
     runs += [
         (
             f"cutemaxvar, {bits} bits, {args.rounds} rounds",
