@@ -166,7 +166,7 @@ def section(bench: Benchmark, result: Result) -> Iterator[str]:
         cells.append(f"{sign}{number(other)}" if other is not None else "–")
         cells.append(f"{number(row['ours'])} {row['unit']}".strip() if row["ours"] is not None else "–")
         cells += [
-            f"{row['factor']:g}",
+            f"{row['factor']:g}" if row["ours"] is not None else "–",
             row["mark"] if row["ours"] is not None else f"not possible here: {row['impossible']}",
         ]
         if against_peers and row["ours"] is not None:

@@ -157,7 +157,7 @@ def beside(name: str, table: str, mine: list[dict[str, Any]], peer: list[dict[st
     for epsilon, of_ours, of_peer in zip(EPSILONS, mine, peer, strict=True):
         what, a, b = f"{name}, {table}, ε = {epsilon:g}", np.array(of_ours["shares"]), np.array(of_peer["shares"])
         if len(b) < LEAST:
-            reason = f"it ended {len(b)} fits in {limit} s; ours: {a.mean():.3f}, mean of {len(a)}"
+            reason = f"{len(b)} fits ended in {limit} s; ours: {a.mean():.3f}, mean of {len(a)}"
             yield Row(f"{what}: variance captured", None, impossible=reason)
             continue
         within = 1 + 2 * sqrt(a.var() / len(a) + b.var() / len(b)) / a.mean()
