@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from common import mnist
-from figures import measure, rounds_to, sample_curves
+from figures import measure, megabytes, rounds_to, sample_curves
 
 from harness import Config, Cost, Found, Row
 
@@ -73,7 +73,8 @@ def run(config: Config, data: Path) -> Found:
                     where="figure 3 (a)",
                 )
             )
-    costs = [Cost(JOB.format(goal), name, t, None, True) for name, t in to.items() if t < float("inf")]
+    each = {curve.name: megabytes(curve, images) for curve in curves if curve.name in to}
+    costs = [Cost(JOB.format(goal), name, t, t * each[name], True) for name, t in to.items() if t < float("inf")]
     lines = {name: [(float(t), cost) for t, (cost, _, _) in points.items()] for name, points in found.items()}
     setting = {"rounds": rounds, "rounds on all rows": big, "accuracy": goal}
     return Found(rows, range(seeds), setting, costs, lines, ("round", "training cost"), (True, True))

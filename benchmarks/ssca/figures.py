@@ -36,6 +36,7 @@ from common import (
 )
 
 from fedspan.algorithms import FedAvg, FedSgd, Limit, Ssca, Steps, VerticalSgd, VerticalSsca
+from fedspan.ledger import Exchange
 
 SHOWN = (1, 10, 20, 50, 100, 200, 300, 400, 500, 750, 1000)
 RATE, HELD = Steps(0.3, 0.3), Steps(0.3, 0.0)  # of SGD, and of SGD-m with β = 0.1
@@ -123,6 +124,13 @@ def one(curve: Curve, data: Data, seed: int, keep: Path | None, threads: int | N
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(seen), encoding="utf-8")
     return seen
+
+
+def megabytes(curve: Curve, data: Data) -> float:
+    """Of one round, both links, all clients: every round sends as much."""
+    ledger = solve(replace(curve.method, rounds=1), by_samples(data, 0), 0, None).ledger
+    first = [event for event in ledger.events if isinstance(event, Exchange) and event.round == 1]
+    return sum(sum(event.bytes_up) + sum(event.bytes_down) for event in first) / 1e6
 
 
 def rounds_to(points: Points, goal: float) -> float:
