@@ -153,7 +153,7 @@ def krylov(session: Any, made: LocalFederation, clients: dict[str, np.ndarray]) 
 def three(folder: Path, write: bool, calls_only: bool) -> None:
     rng, clients = np.random.default_rng(2), {site: np.ones((2, 2)) for site in ("east", "north", "south")}
     if not calls_only:
-        parts = table4(0)
+        parts = table4(0).clients
         shares = {"east": parts[:4], "north": parts[4:6], "south": parts[6:]}  # 10000, 11000 and 15000 rows
         clients = {site: np.vstack(share) for site, share in shares.items()}
     payloads = {site: {name: rng.normal(size=(ROWS, d)) for name, d, _, _ in PAYLOADS} for site in clients}
