@@ -58,7 +58,7 @@ def main() -> None:
     data = views(args.entities, args.features, args.latent, args.density, args.seed)
     density = np.mean([X.nnz / np.prod(X.shape) for X in data])
     runs = [("krylov, bits='auto'", MaxVarKrylov(k=K, tol=1e-6, rounded=True), "auto", args.krylov_rounds)]
-    runs.append(("davidson, bits='auto'", MaxVarDavidson(k=K, tol=1e-4, rounded=True), "auto", args.rounds))
+    runs.append(("davidson, bits='auto'", MaxVarDavidson(k=K, tol=1e-4, rounded=True, columns=50), "auto", args.rounds))
     runs += [
         (
             f"cutemaxvar, {bits} bits, {args.rounds} rounds",
