@@ -25,7 +25,7 @@ from fedspan.algorithms.weigh import Answer, Watch, held_out_accuracy, metrics_o
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid
 from fedspan.numerics.maxvar import common_step, projected_residual
-from fedspan.numerics.precondition import low_rank
+from fedspan.numerics.precondition import low_rank_at_once
 from fedspan.protocol import Array, Ask, Client, Round, Server, Sum, complete
 from fedspan.rng import Streams
 
@@ -134,7 +134,7 @@ def reduced(k: int, m: int) -> Round[tuple[Array, Array]]:
     """(vectors, values) of P for views cut to rank m. One exchange: the server sees each view's leading subspace."""
     replies = yield from complete(Ask("reduce", {"m": np.array(max(m, k))}))
     factors = [from_grid(arrays["U"], arrays["scale"]) for arrays in replies.each.values()]
-    vectors, values = low_rank(factors, most=10**9)
+    vectors, values = low_rank_at_once(factors)
     if len(values) < k:
         raise InputError(f"need views whose leading parts together have rank {k}, got {len(values)}; raise the rank")
     return vectors, values
