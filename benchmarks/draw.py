@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-_W, _H, _LEFT, _TOP, _BOTTOM, _KEY = 760, 420, 64, 36, 48, 220
+_W, _H, _LEFT, _TOP, _BOTTOM, _KEY = 860, 440, 64, 52, 48, 270
 _COLOURS = (
     "#1b6ca8",
     "#c8553d",
@@ -62,8 +62,8 @@ def chart(
         parts.append(f'<line x1="{right + 10}" x2="{right + 34}" y1="{key}" y2="{key}" stroke="{colour}" '
                      f'stroke-width="2"{dash}/>')  # fmt: skip
         parts.append(_text(right + 40, key + 4, name, "start"))
-    parts += [_text(_W / 2, 20, title, "middle"), _text((_LEFT + right) / 2, _H - 8, x_label, "middle")]
-    parts.append(_text(6, _TOP - 8, y_label, "start"))
+    parts += [_text(8, 20, title, "start", "bold"), _text((_LEFT + right) / 2, _H - 8, x_label, "middle")]
+    parts.append(_text(8, _TOP - 10, y_label, "start"))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_W} {_H}" font-family="sans-serif" font-size="12">'
         f'<rect width="{_W}" height="{_H}" fill="white"/>{"".join(parts)}</svg>'
@@ -82,17 +82,18 @@ def ratios(rows: Sequence[Mapping[str, Any]], title: str) -> str:
         both = 0 < row["ours"] < math.inf and 0 < other < math.inf
         points.append(math.log10(row["ours"] / other) if both else math.copysign(2.0, row["ours"] - other))
     reach = max([0.3, *(abs(x) for x in points)])
-    height, left, right = 70 + 18 * len(shown), 420, _W - 20
+    height, left, right = 70 + 18 * len(shown), 520, _W - 40
 
     def at(x: float) -> float:
         return left + (x / reach + 1) / 2 * (right - left)
 
-    parts = [_text(_W / 2, 20, title, "middle"), _text(at(0), 40, "ours over theirs", "middle")]
+    parts = [_text(8, 20, title, "start", "bold"), _text(at(0), 40, "ours over theirs", "middle")]
     parts.append(f'<line x1="{at(0):.1f}" x2="{at(0):.1f}" y1="46" y2="{height - 22}" stroke="#888"/>')
     parts += [_text(at(x), height - 6, f"{10**x:.2g}", "middle") for x in (-reach, 0.0, reach)]
     for i, (row, x) in enumerate(zip(shown, points, strict=True)):
         y, colour = 58 + 18 * i, _MARKED[row["mark"]]
-        parts.append(_text(left - 10, y + 4, row["what"][:66], "end"))
+        what = row["what"] if len(row["what"]) <= 90 else row["what"][:89] + "…"
+        parts.append(_text(left - 10, y + 4, what, "end"))
         parts.append(f'<line x1="{at(0):.1f}" x2="{at(x):.1f}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="2"/>')
         parts.append(f'<circle cx="{at(x):.1f}" cy="{y}" r="4" fill="{colour}"><title>{row["mark"]}</title></circle>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_W} {height}" font-family="sans-serif"'
@@ -122,5 +123,6 @@ class _Axis:
         return (self._scale(value) - self.low) / (self.high - self.low)
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str, weight: str = "normal") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"'
+    return f"<text {place}>{escape(text)}</text>"

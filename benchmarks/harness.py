@@ -27,12 +27,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from draw import chart, ratios
-from fedspan.engines.inprocess import cores
+from fedspan.channel import Channel
+from fedspan.engines.inprocess import InProcess, cores
 from fedspan.errors import FedspanError, InputError, nearest
 from fedspan.files import write_whole
+from fedspan.ledger import Exchange
+from fedspan.protocol import Server
+from fedspan.run import run
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
+RESULTS = HERE.parent / "docs" / "results"  # beside the page that shows them
 SIZES = ("quick", "full")
 MARKS = ("reproduced", "better", "worse", "not possible here")
 VERSIONS = ("fedspan", "numpy", "scipy", "scikit-learn", "torch")
@@ -92,13 +96,27 @@ def _ratio(a: float, b: float) -> float:
 
 @dataclass(frozen=True)
 class Cost:
-    """For the headline: what a solver needed for a job; `published` if it is a paper's own, as the paper has it."""
+    """For the headline: what a solver needed for a job (infinite: it did not get there); `published`: a paper's own."""
 
     job: str
     solver: str
     rounds: float
     megabytes: float | None
     published: bool
+    opening: int = 0  # exchanges before the first round that are as large as a round: see `openings`
+
+
+def openings(solver: Server[Any], clients: Any, channel: Channel | None = None) -> int:
+    """Exchanges of the opening that are like a round: a client sends at least a twentieth of what it does in the first.
+
+    Sizes and traces are not; a sketch of the clients' data, or their own leading parts, are.
+    """
+    ledger = run(solver, InProcess(clients, max_open=1000), rounds=1, seed=0, channel=channel).ledger
+    sizes: dict[int, list[int]] = {0: [], 1: []}
+    for event in ledger.events:
+        if isinstance(event, Exchange) and event.round in sizes:
+            sizes[event.round].append(max(event.bytes_up))
+    return sum(size >= 0.05 * max(sizes[1]) for size in sizes[0])
 
 
 @dataclass(frozen=True)
@@ -166,8 +184,15 @@ def benchmarks(root: Path = HERE) -> dict[str, Benchmark]:
 def find(name: str, root: Path = HERE) -> Benchmark:
     known = benchmarks(root)
     if name not in known:
-        raise InputError(f"need a benchmark that is there, got {name!r}; {nearest(name, known)}")
+        folders = {each.split("/")[0] for each in known if "/" in each}
+        raise InputError(f"need a benchmark that is there, got {name!r}; {nearest(name, [*known, *folders, 'all'])}")
     return known[name]
+
+
+def several(name: str, root: Path = HERE) -> list[str]:
+    """The benchmarks of a folder, or all of them; none for the name of one."""
+    known = benchmarks(root)
+    return [] if name in known else [each for each in known if name == "all" or each.startswith(f"{name}/")]
 
 
 def configuration(bench: Benchmark, size: str) -> dict[str, Any]:
@@ -228,9 +253,9 @@ def execute(bench: Benchmark, size: str, data: Path, out: Path = RESULTS) -> dic
 def read(path: Path) -> dict[str, Any]:
     """A result, with marks made anew from its numbers."""
     record = json.loads(path.read_text(encoding="utf-8"))
+    for each in [*record["rows"], *record["costs"]]:
+        each.update({key: math.inf for key, value in each.items() if value == "never"})
     for row in record["rows"]:
-        row["ours"] = math.inf if row["ours"] == "never" else row["ours"]
-        row["against"] = math.inf if row["against"] == "never" else row["against"]
         row["mark"] = mark(row)
     return dict(record)
 

@@ -18,7 +18,7 @@ from fedspan.channel import Channel, pack
 from fedspan.engines import InProcess
 from fedspan.estimators.maxvar import channel_for
 from fedspan.run import Info
-from harness import Config, Cost, Found, Row
+from harness import Config, Cost, Found, Row, openings
 
 JOB = "linear GCCA, large and sparse (CuteMaxVar figure 8)"
 
@@ -90,7 +90,8 @@ def run(config: Config, data: Path) -> Found:
             where=where,
         ),
     ]
-    paid = [Cost(JOB, name, at[name], MB[name], "MaxVar" in name) for name in at if np.isfinite(at[name])]
+    opened = {name: openings(solver, X, channel) for name, (solver, channel) in solvers.items()}
+    paid = [Cost(JOB, name, at[name], MB[name], "MaxVar" in name, opened[name]) for name in solvers]
     lines = {name: list(zip(sent[name], curve, strict=True)) for name, curve in costs.items()}
     setting = {"entities": J, "features": N, "latent": D, "goal": goal}
     return Found(rows, [seed], setting, paid, lines, ("MB on the wire", "cost (7)"), (True, True))

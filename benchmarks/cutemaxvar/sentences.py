@@ -76,6 +76,12 @@ def sentences(fitted: int, seed: int, tested: int = 1000, folder: Path | None = 
     return out
 
 
+def prepared(row: Row, k: int, ridge: float) -> tuple[Any, Channel]:
+    """The solver and the channel of a row."""
+    solver = replace(row.solver, k=k, ridge=ridge, patience=LOOK)
+    return solver, channel_for(solver, row.bits, 8) if row.bits else Channel(up=pack(), down=pack())
+
+
 def measure(row: Row, views: list[Entities], k: int, ridge: float, seed: int, log: Any) -> list[dict[str, float]]:
     """AC, cost and bytes after every round."""
     started = time.time()
@@ -83,8 +89,7 @@ def measure(row: Row, views: list[Entities], k: int, ridge: float, seed: int, lo
     def watch(info: Info) -> None:
         print(row.name, k, info.round, info.metrics, f"{time.time() - started:.0f} s", file=log, flush=True)
 
-    solver = replace(row.solver, k=k, ridge=ridge, patience=LOOK)
-    channel = channel_for(solver, row.bits, 8) if row.bits else Channel(up=pack(), down=pack())
+    solver, channel = prepared(row, k, ridge)
     engine = fedspan.engines.InProcess({f"view {i}": view for i, view in enumerate(views)})
     result = fedspan.run(solver, engine, rounds=row.rounds, seed=seed, channel=channel, callback=watch)
     sent = np.zeros(row.rounds + 1)

@@ -17,7 +17,7 @@ from fedspan.algorithms import MaxVarDavidson, MaxVarKrylov
 from fedspan.channel import Channel, pack
 from fedspan.estimators.maxvar import channel_for
 from fedspan.numerics.alignment import bits_per_variable, compression_ratio, measured_ratio
-from harness import Config, Cost, Found, Printed, Row
+from harness import Config, Cost, Found, Printed, Row, openings
 
 LAST = 1.1  # of v*: where an MVLSA start no longer decides
 PACKED = Channel(up=pack(), down=pack())
@@ -105,15 +105,16 @@ def run(config: Config, data: Path) -> Found:
             where="beyond the paper",
         )
     )
-    costs = [Cost(JOB.format(1.5), name, R[name], MB[name], False) for name in OURS]
+    opened = {name: openings(s, Problem(0, 500).views, channel) for name, (s, channel, _) in _compared().items()}
+    spent: dict[str, Any] = {name: name for name in OURS}
     for local, name in NAMES.items():
-        costs += [
-            Cost(JOB.format(1.5), f"CuteMaxVar 3 bits, {name}", R[local, 3], MB[local, 3], True),
-            Cost(JOB.format(1.5), f"AltMaxVar, {name}", R[local, None], MB[local, None], True),
-        ]
+        spent |= {f"AltMaxVar, {name}": (local, None), f"CuteMaxVar 3 bits, {name}": (local, 3)}
+    costs = [
+        Cost(JOB.format(1.5), name, R[key], MB[key], name not in OURS, opened[name]) for name, key in spent.items()
+    ]
     for name, at in low.items():
-        if np.isfinite(at[-1, 0]):
-            costs.append(Cost(JOB.format(LAST), name, at[-1, 0], at[-1, 1] / 1e6, "MaxVar" in name))
+        rounds, sent = np.where(np.isnan(at[-1]), np.inf, at[-1]).tolist()  # not reached in some trial
+        costs.append(Cost(JOB.format(LAST), name, rounds, sent / 1e6, name not in OURS, opened[name]))
     return Found(rows, range(trials), {"trials": trials, "figure 5": few}, costs)
 
 
@@ -121,14 +122,19 @@ def _levels(trials: int) -> dict[str, np.ndarray]:
     """Mean rounds and bytes to each level of figure 5, and to a lower one."""
     found: dict[str, list[Any]] = {}
     for trial in range(trials):
-        runs: dict[str, Any] = {name: (solver, PACKED, 40) for name, solver in OURS.items()}
-        for local, name in NAMES.items():
-            alt, cute = solvers(local, "mvlsa")
-            runs |= {f"AltMaxVar, {name}": (alt, None, 3000)}
-            runs |= {f"CuteMaxVar 3 bits, {name}": (cute, channel_for(cute, 3, 8), 3000)}
-        for name, (solver, channel, most) in runs.items():
+        for name, (solver, channel, most) in _compared().items():
             found.setdefault(name, []).append(Problem(trial, 500).rounds(solver, channel, most, trial, (*LEVELS, LAST)))
     return {name: np.mean(values, axis=0) for name, values in found.items()}
+
+
+def _compared() -> dict[str, tuple[Any, Channel | None, int]]:
+    """Solver, channel and the most rounds, of ours and of both methods from an MVLSA start."""
+    out: dict[str, Any] = {name: (solver, PACKED, 40) for name, solver in OURS.items()}
+    for local, name in NAMES.items():
+        alt, cute = solvers(local, "mvlsa")
+        out |= {f"AltMaxVar, {name}": (alt, None, 3000)}
+        out |= {f"CuteMaxVar 3 bits, {name}": (cute, channel_for(cute, 3, 8), 3000)}
+    return out
 
 
 def _from_random(trial: int, bits: int | None) -> float:

@@ -60,6 +60,10 @@ class Pooled:
         self.trace = float(np.trace(self.M))
         self.best = np.sqrt(np.linalg.eigvalsh(self.M)[::-1][:k])
 
+    def prepared(self, solver: Any, kkt: float) -> Any:
+        tol = kkt if isinstance(solver, Krylov) else 0.0  # the others are stopped from outside
+        return replace(solver, k=self.k, center=False, **({"tol": tol} if hasattr(solver, "tol") else {}))
+
     def until(
         self, solver: Any, seed: int, most: int, *, kkt: float = 0.0, change: float = 0.0, bits: Any = None
     ) -> Spent:
@@ -81,8 +85,7 @@ class Pooled:
             if met:
                 raise ReachedError
 
-        tol = kkt if isinstance(solver, Krylov) else 0.0  # the others are stopped from outside
-        solver = replace(solver, k=self.k, center=False, **({"tol": tol} if hasattr(solver, "tol") else {}))
+        solver = self.prepared(solver, kkt)
         ledger, started = fedspan.Ledger(), time.process_time()
         engine = fedspan.engines.InProcess(self.clients, max_open=1000)
         with contextlib.suppress(ReachedError):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
 
+from fedspan.channel import Channel
 from fedspan.engines.inprocess import InProcess
+from fedspan.ledger import Ledger
 from fedspan.numerics.orthonormal import projection_distance
 from fedspan.protocol import Array, Server
-from fedspan.run import Result
+from fedspan.run import Info, Result
 from fedspan.run import run as run_rounds
 
 K, R = 5, 10  # components wanted, columns iterated
@@ -41,6 +44,36 @@ def deal(A: Array, seed: int, m: int | None = None) -> list[Array]:
 
 def solve(method: Server[Any], clients: Any, seed: int, rounds: int = 300, callback: Any = None) -> Result[Any]:
     return run_rounds(method, InProcess(clients, max_open=1000), rounds=rounds, seed=seed, callback=callback)
+
+
+class Step(NamedTuple):
+    """After a round."""
+
+    error: float
+    round: int
+    megabytes: float  # both links, all clients, from the beginning
+
+
+class NearEnoughError(Exception):
+    """The error is what it was to be."""
+
+
+def watched(
+    method: Server[Any], clients: Any, V: Array, seed: int, until: float = 0.0, channel: Channel | None = None
+) -> list[Step]:
+    """What each round led to, and what was sent by then; to its own end, or until that error."""
+    ledger, out = Ledger(), list[Step]()
+
+    def watch(info: Info) -> None:
+        sent = (ledger.bytes_up + ledger.bytes_down) / 1e6
+        out.append(Step(projection_distance(info.estimate.T, V), info.round, sent))
+        if out[-1].error <= until:
+            raise NearEnoughError
+
+    engine = InProcess(clients, max_open=1000)
+    with contextlib.suppress(NearEnoughError):
+        run_rounds(method, engine, rounds=300, seed=seed, channel=channel, ledger=ledger, callback=watch)
+    return out
 
 
 def course(method: Server[Any], clients: Any, V: Array, seed: int, rounds: int) -> list[float]:

@@ -205,6 +205,36 @@ def test_the_command_runs_one(harness, toys, tmp_path, monkeypatch) -> None:
     assert (tmp_path / "out" / "paper" / "toy.quick.json").is_file()
 
 
+def test_a_folder_or_all_is_several(harness, toys) -> None:
+    assert harness.several("paper", toys) == harness.several("all", toys) == ["paper/hungry", "paper/toy"]
+    assert harness.several("paper/toy", toys) == harness.several("pape", toys) == []
+    assert harness.several("faps") == [name for name in harness.benchmarks() if name.startswith("faps/")]
+
+
+def test_the_command_runs_a_folder_each_in_its_own_process(tmp_path, capfd) -> None:
+    """Of ssca every one needs MNIST, so all are skipped, each with its reason, by three processes."""
+    done = fedspan("ssca", "--data", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    said = " ".join(capfd.readouterr().out.split())
+    for name in command.harness().several("ssca"):
+        assert f"skipped: {name} needs mnist.npz" in said
+    assert "3 of 3" in done.output
+
+
+def test_one_that_fails_does_not_keep_the_others_from_running(monkeypatch, tmp_path) -> None:
+    import sys
+
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n[ "$4" != ssca/figure1 ]\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    done = fedspan("ssca", "--full")
+    assert done.exit_code == 1
+    assert "1 of 3 benchmarks failed: ssca/figure1" in done.stderr
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked == [f"-m fedspan.cli.main bench {name} --full" for name in command.harness().several("ssca")]
+
+
 def test_without_a_checkout_it_says_so(tmp_path) -> None:
     with pytest.raises(InputError, match="need a checkout of fedspan's repository"):
         command.harness(root=tmp_path)
@@ -221,8 +251,6 @@ def test_every_printed_number_is_found_by_its_table(harness) -> None:
 
 
 def test_results_are_small_and_tracked(harness) -> None:
-    files = subprocess.run(
-        ["git", "ls-files", "-s", "results"], cwd=harness.HERE, capture_output=True, text=True, check=True
-    )
+    files = subprocess.run(["git", "ls-files", "-s"], cwd=harness.RESULTS, capture_output=True, text=True, check=True)
     assert files.stdout, "results belong in the repository"
     assert all(path.stat().st_size < 100_000 for path in harness.RESULTS.rglob("*.json"))

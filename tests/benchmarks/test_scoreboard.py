@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedspan.cli import bench as command
@@ -81,6 +83,31 @@ def test_a_changed_cost_changes_the_headline(board, tmp_path) -> None:
     path.write_text(json.dumps(record), encoding="utf-8")
     line = next(line for line in board.page(copy).splitlines() if line.startswith("| PCA (FAPS Table 4)"))
     assert "| 123 (" in line
+
+
+def test_an_opening_counts_in_the_headline_and_one_that_never_got_there_does_not_win(board) -> None:
+    costs = [
+        {"solver": "davidson", "rounds": 4.0, "megabytes": 2.0, "published": False, "opening": 1},
+        {"solver": "theirs", "rounds": 55.0, "megabytes": math.inf, "published": True, "opening": 0},
+    ]
+    line = board._line("PCA", costs)
+    assert line == "| PCA | 1+4 (davidson) | 55 (theirs) | 11.0 | 2 (davidson) | never (theirs) | ∞ |"
+    costs.append({"solver": "slower", "rounds": 5.0, "megabytes": 9.0, "published": False})
+    assert "| 1+4 (davidson) |" in board._line("PCA", [{**costs[2], "rounds": 5.5}, *costs[:2]])
+    costs[0]["opening"] = 2
+    assert "| 5 (slower) |" in board._line("PCA", costs)
+
+
+def test_which_exchanges_of_an_opening_are_like_a_round() -> None:
+    from fedspan.algorithms import Davidson, Krylov, MaxVarDavidson
+
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(size=(40, 600)) for _ in range(3)]
+    openings = command.harness().openings
+    assert openings(Krylov(3, center=False), clients) == 0  # sizes and traces
+    assert openings(Davidson(3, center=False), clients) == 1  # the clients' own leading subspaces
+    views = [rng.normal(size=(1000, 8)) for _ in range(3)]
+    assert openings(MaxVarDavidson(k=2), views) == 1
 
 
 def test_the_headline_has_ours_and_a_published_solver_for_the_spectral_jobs(board) -> None:

@@ -240,7 +240,7 @@ def export(
 @app.command()
 def bench(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One to run, faps/table4 say; default: list them.")
+        str | None, typer.Argument(metavar="NAME", help="To run: faps/table4 say, or faps, or all; default: list them.")
     ] = None,
     full: Annotated[
         bool, typer.Option("--full/--quick", help="The paper's sizes where the machine allows; default: quick.")
@@ -248,12 +248,15 @@ def bench(
     data: Annotated[
         Path | None, typer.Option(help="The data sets; default: FEDSPAN_DATA, or shared/data beside the repository.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="For results; default: benchmarks/results of the checkout.")] = None,
+    out: Annotated[Path | None, typer.Option(help="For results; default: docs/results of the checkout.")] = None,
     scoreboard: Annotated[
         bool, typer.Option("--scoreboard", help="Write docs/scoreboard.md from the results; default: not.")
     ] = False,
 ) -> None:
-    """The papers' tables and figures beside ours: list them, run one, or write the scoreboard. Needs a checkout."""
+    """The papers' tables and figures, and peers, beside ours: list them, run them, write the scoreboard.
+
+    Needs a checkout.
+    """
     from fedspan.cli import bench as benchmarks
 
     if name is None:
