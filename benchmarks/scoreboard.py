@@ -17,10 +17,25 @@ PAPERS = {
     "fedpower": "FedPower (Guo et al.: federated SVD, with noise)",
     "cutemaxvar": "CuteMaxVar (Shrestha, Fu: federated GCCA)",
     "personalized": "Personalized PCA (Ozkara et al.)",
-    "ssca": "Mini-batch SSCA (Li, Cui, Ye: constrained learning)",
+    "ssca": "Mini-batch SSCA (Cui, Li, Ye: constrained learning)",
 }
 PEERS = "peers"
 BEYOND = "beyond the paper"
+HEADLINE = (
+    "The fewest rounds, and the fewest bytes on both links of all clients together, that any solver needed, with",
+    "its name: fedspan's own, and those of the papers, run here by the same counting unless it says 'as printed'.",
+    "",
+    "- 1+4: four rounds after an opening that sends as much as a round does (a start from the clients' own leading",
+    "  parts). An opening of sizes and means counts in the bytes alone.",
+    "- Never: not in every trial within the rounds that it was given (GCCA: 3000). Below 1: the published one is",
+    "  ahead.",
+    "- Showing sums alone: in Davidson's opening the server sees each client's own leading directions, not a sum; so",
+    "  it does in an MVLSA start, as in the published GCCA of Table I and figure 8. This line is for those who may",
+    "  not show that, against all published ones.",
+    "- Where d² numbers can be sent, `gram` needs one round for a PCA or SVD: no contest, so it is left out.",
+    "- Where nothing stands under ours, fedspan has no solver beyond the published ones, and runs those.",
+    "",
+)
 Result = Mapping[str, Any]
 
 
@@ -76,17 +91,7 @@ def peers(found: Mapping[str, Result]) -> Iterator[str]:
 def headline(found: Mapping[str, Result]) -> Iterator[str]:
     """For each job: the fewest rounds and the fewest bytes, of ours and of published ones."""
     yield from ("## Rounds and bytes, job by job", "")
-    yield "The fewest rounds, and the fewest bytes on both links of all clients together, that any solver needed, with"
-    yield "its name: fedspan's own, and those of the papers, run here by the same counting unless it says 'as printed'."
-    yield "1+4 is four rounds after an opening that sends as much as a round does (a start from the clients' own"
-    yield "leading parts); one of sizes and means counts in the bytes alone. Never: not in every trial within the"
-    yield "rounds that it was given (GCCA: 3000). Below 1 the published one is ahead."
-    yield "Davidson's few rounds have a price: in its opening the server sees each client's own leading directions,"
-    yield "not a sum; so does an MVLSA start, as in the published GCCA of Table I and figure 8. A second line is for"
-    yield "those who may show sums alone (against all published ones). Where d² numbers can be sent, `gram` needs one"
-    yield "round for a PCA or SVD, which is no contest, so it is left out. Where nothing stands under ours, fedspan has"
-    yield "no solver beyond the published ones, and runs those."
-    yield ""
+    yield from HEADLINE
     jobs: dict[str, list[Result]] = {}
     for result in found.values():
         for cost in result["costs"]:
@@ -162,10 +167,8 @@ def _share(rows: Sequence[Result]) -> str:
 
 def section(bench: Benchmark, result: Result) -> Iterator[str]:
     """One benchmark: what it does, its rows, and why some are worse."""
-    yield from (f"### {bench.name}: {bench.title}", "")
-    text = description(bench)
-    if text:
-        yield from (text, "")
+    yield from (f"### {bench.name}", "", f"**{bench.title}.**")
+    yield from (description(bench), "")
     setting = ", ".join(f"{k} {v}" for k, v in result["setting"].items())
     seeds = _spans(result["seeds"])
     file = f"results/{bench.name}.{result['size']}"
