@@ -89,7 +89,7 @@ def mark(row: Mapping[str, Any]) -> str:
 
 
 def _ratio(a: float, b: float) -> float:
-    if math.isnan(a) or math.isnan(b) or min(a, b) < 0:
+    if math.isnan(a) or math.isnan(b) or min(a, b) < 0 or math.isinf(min(a, b)):  # two that never got there
         return math.nan
     return 1.0 if a == b else math.inf if b == 0 else a / b
 

@@ -32,6 +32,7 @@ HEADLINE = (
     "- Showing sums alone: in Davidson's opening the server sees each client's own leading directions, not a sum; so",
     "  it does in an MVLSA start, as in the published GCCA of Table I and figure 8. This line is for those who may",
     "  not show that, against all published ones.",
+    "- DR-SVD counts as one round, though it asks its clients twice.",
     "- Where d² numbers can be sent, `gram` needs one round for a PCA or SVD: no contest, so it is left out.",
     "- Where nothing stands under ours, fedspan has no solver beyond the published ones, and runs those.",
     "",

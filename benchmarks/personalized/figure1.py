@@ -4,7 +4,7 @@ The panels as printed: (d, r) = (30, 10), m = 200 for (a) and (b); (100, 20), σ
 Errors are on held-out rows, over the true reconstruction error. "ours" solves the paper's problem with known
 variances, "auto" is what PersonalizedPCA does without them. Panel (d) is repeated with a deviation σ_U of 0.1 where
 the caption has a variance σ_U² of 0.1. The paper draws curves, and says which is best where. Quick: 1 data set, 60
-iterations, every other point; full: 10 data sets, 300.
+iterations, every other point; full: 5 data sets (the paper: 10 or 20), 300.
 """
 
 from __future__ import annotations

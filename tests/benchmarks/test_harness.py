@@ -84,6 +84,7 @@ def test_a_mark_follows_from_the_numbers(harness, ours, printed, better, factor,
         (4.0, 3.9, "lower", 1.05, "reproduced"),
         (3.0, math.inf, "lower", 1.0, "reproduced"),
         (math.inf, 3.0, "lower", 1.0, "worse"),
+        (math.inf, math.inf, "lower", 1.0, "worse"),  # where neither got there nothing was shown
         (4.0, 3.0, "higher", 1.0, "reproduced"),
         (0.01, 3.0, "higher", 1.0, "worse"),
         (1e-9, 1.0, "lower", 1.0, "reproduced"),  # far ahead of a claim is what was claimed, not "better"
