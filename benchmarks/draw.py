@@ -57,7 +57,8 @@ def chart(
         places = [at(x, y) for x, y in line]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
+        if len(places) <= 80:  # more would hide the line, and make a large file
+            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
         key = _TOP + 10 + 20 * i
         parts.append(f'<line x1="{right + 10}" x2="{right + 34}" y1="{key}" y2="{key}" stroke="{colour}" '
                      f'stroke-width="2"{dash}/>')  # fmt: skip

@@ -11,7 +11,7 @@ import scipy.linalg
 
 from fedspan.channel import Channel
 from fedspan.engines.inprocess import InProcess
-from fedspan.ledger import Ledger
+from fedspan.ledger import Exchange, Ledger
 from fedspan.numerics.orthonormal import projection_distance
 from fedspan.protocol import Array, Server
 from fedspan.run import Info, Result
@@ -52,6 +52,7 @@ class Step(NamedTuple):
     error: float
     round: int
     megabytes: float  # both links, all clients, from the beginning
+    exchanges: int  # in this round and those before
 
 
 class NearEnoughError(Exception):
@@ -66,7 +67,8 @@ def watched(
 
     def watch(info: Info) -> None:
         sent = (ledger.bytes_up + ledger.bytes_down) / 1e6
-        out.append(Step(projection_distance(info.estimate.T, V), info.round, sent))
+        asked = sum(isinstance(event, Exchange) and event.round > 0 for event in ledger.events)
+        out.append(Step(projection_distance(info.estimate.T, V), info.round, sent, asked))
         if out[-1].error <= until:
             raise NearEnoughError
 

@@ -5,18 +5,20 @@ divided by their largest absolute value, n rows dealt at random to max(⌊n/1000
 stands still. The paper does not say how many columns it iterates for this table; r = 10 is what it says for its Table
 3 (with r = 5, w8a and covtype miss a factor of 2). Its vanilla column depends on the signs of the QR factorisation:
 ours are fixed, so vanilla comes out as sign-fixing. For the headline, every method of the paper (also p = 1 and a p
-that decays) and ours (with their default tolerance) run until the error is at most 1.1 times what OPT ends at. Quick:
-2 seeds (MNIST and covtype 1; one-shot methods 5); full: 10.
+that decays) and ours run until the error is at most 1.1 times what OPT ends at (ours with the default tolerance of
+1e-6), and on to 1e-6 (with 1e-9), in 300 rounds at most. Quick: 2 seeds (MNIST and covtype 1; one-shot methods 5);
+full: 10.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shards import AWAY, HERE, MISSING, K, R, deal, exact, scaled, watched
+from shards import AWAY, HERE, MISSING, K, R, Step, deal, exact, scaled, watched
 
 from fedspan.algorithms import Davidson, DrSvd, FedPower, Krylov, Uda, Wda
 from fedspan.channel import Channel, pack
@@ -34,12 +36,13 @@ METHODS: dict[str, Server[Any]] = {
     "UDA": Uda(K, center=False),
     "WDA": Wda(K, center=False),
 }
-FASTER: dict[str, Server[Any]] = {"OPT, p decays": replace(FIXED, decay=True), "p = 1": replace(FIXED, p=1)}
-OURS: dict[str, Server[Any]] = {
+FASTER = {"OPT, p decays": replace(FIXED, decay=True), "p = 1": replace(FIXED, p=1)}
+OURS = {  # as bits='auto' has them
     "krylov, bits='auto'": Krylov(K, center=False, rounded=True),
     "davidson, bits='auto'": Davidson(K, center=False, rounded=True),
 }
-PACKED, NEAR = Channel(up=pack(), down=pack()), 1.1
+EVERY: dict[str, Server[Any]] = METHODS | FASTER | OURS
+PACKED, NEAR, FAR = Channel(up=pack(), down=pack()), "1.1 times OPT's error", "an error of 1e-6"
 
 
 def run(config: Config, data: Path) -> Found:
@@ -49,7 +52,7 @@ def run(config: Config, data: Path) -> Found:
         A = scaled(data, name)
         V = exact(A)
         errors: dict[str, list[float]] = {label: [] for label in METHODS}
-        spent: dict[str, list[tuple[float, float]]] = {label: [] for label in [*METHODS, *FASTER, *OURS]}
+        spent: dict[str, dict[str, list[tuple[float, float]]]] = {NEAR: {}, FAR: {}}
         few = config.seeds_of_large if name in LARGE else many
         for seed in range(max(many, 5)):
             clients, courses = deal(A, seed), {}
@@ -59,23 +62,33 @@ def run(config: Config, data: Path) -> Found:
                     errors[label].append(courses[label][-1].error)
             if seed >= few:
                 continue
-            goal = NEAR * errors["OPT"][-1]
-            for label, method in (FASTER | OURS).items():
-                courses[label] = watched(method, clients, V, seed, goal, PACKED if label in OURS else None)
-            for label, course in courses.items():
-                reached = next((step for step in course if step.error <= goal), None)
-                spent[label].append((reached.round, reached.megabytes) if reached else (np.inf, np.inf))
+            for job, goal, tol in ((NEAR, 1.1 * errors["OPT"][-1], 1e-6), (FAR, 1e-6, 1e-9)):
+                for label, method in (FASTER | OURS).items():
+                    channel = PACKED if label in OURS else None
+                    courses[label] = watched(replace(method, tol=tol), clients, V, seed, goal, channel)
+                for label, course in courses.items():
+                    spent[job].setdefault(label, []).append(_first(course, goal, label))
         error = {label: float(np.mean(values)) for label, values in errors.items()}
-        mean = {label: np.mean(values, axis=0).tolist() for label, values in spent.items()}
-        print(name, {label: f"{value:.2e}" for label, value in error.items()}, mean, flush=True)
+        print(name, {label: f"{value:.2e}" for label, value in error.items()}, flush=True)
         rows += [printed.row(name, label, error[label]) for label in METHODS]
-        ours, theirs = mean["krylov, bits='auto'"][0], mean["OPT"][0]
-        text = f"{name}: krylov, bits='auto' needs fewer rounds than OPT to {NEAR} times OPT's error"
-        rows.append(Row(text, ours, "rounds", against=theirs, where="beyond the paper"))
-        job = f"SVD of {name} (FedPower Table 2, to {NEAR} times OPT's error)"
-        for label, method in (METHODS | FASTER | OURS).items():
-            opened = openings(method, clients, PACKED if label in OURS else None)
-            costs.append(Cost(job, label, *mean[label], label not in OURS, opened))
+        opened = {label: openings(m, clients, PACKED if label in OURS else None) for label, m in EVERY.items()}
+        for job, kept in spent.items():
+            mean = {label: np.mean(values, axis=0).tolist() for label, values in kept.items()}
+            print(job, mean, flush=True)
+            title = f"SVD of {name} (FedPower Table 2, to {job})"
+            costs += [Cost(title, label, *mean[label], label not in OURS, opened[label]) for label in EVERY]
+            ours, theirs = (mean[label][0] for label in ("krylov, bits='auto'", "OPT, p decays"))
+            text = f"{name}: krylov, bits='auto' needs fewer rounds than OPT with a p that decays, to {job}"
+            rows.append(Row(text, ours, "rounds", against=theirs, where="beyond the paper"))
     rows += [printed.row(name, "OPT", None, impossible=MISSING) for name in AWAY]
     setting = {"k": K, "r": R, "p": 4, "rows per client": 1000}
     return Found(rows, range(many), setting, costs)
+
+
+def _first(course: Sequence[Step], goal: float, label: str) -> tuple[float, float]:
+    """Rounds and MB to that error. DR-SVD asks twice in its one round; the last exchange of the one-shot methods only
+    tells variances."""
+    for step in course:
+        if step.error <= goal:
+            return step.exchanges - 1 if label in ONCE else step.round, step.megabytes
+    return np.inf, np.inf

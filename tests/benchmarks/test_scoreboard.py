@@ -102,11 +102,11 @@ def test_which_exchanges_of_an_opening_are_like_a_round() -> None:
     from fedspan.algorithms import Davidson, Krylov, MaxVarDavidson
 
     rng = np.random.default_rng(0)
-    clients = [rng.normal(size=(40, 600)) for _ in range(3)]
+    clients = [rng.normal(size=(40, 60)) for _ in range(3)]
     openings = command.harness().openings
     assert openings(Krylov(3, center=False), clients) == 0  # sizes and traces
     assert openings(Davidson(3, center=False), clients) == 1  # the clients' own leading subspaces
-    views = [rng.normal(size=(1000, 8)) for _ in range(3)]
+    views = [rng.normal(size=(60, 8)) for _ in range(3)]
     assert openings(MaxVarDavidson(k=2), views) == 1
 
 
