@@ -317,7 +317,7 @@ def take(
             reached = "; ".join(f"{name}: reached {model.verified_[name]:.4g}" for name in broken)
             _warn(
                 f"need all limits to hold, after {result.rounds} rounds these do not ({reached}); the model of least "
-                "violation is kept; raise the bound, rounds or hidden"
+                "violation is kept; raise the bound, rounds, batch_size or hidden"
             )
     elif names and not state.failed:
         held = False
