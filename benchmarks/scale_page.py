@@ -143,8 +143,13 @@ def exponents(points: Sequence[Point]) -> Iterator[str]:
     yield "|---|--:|--:|---|--:|--:|--:|"
     for sweep, costs in fits(points).items():
         for cost, f in costs.items():
-            cells = [f"{f['from']:,}", f"{f['to']:,}", WORDS[cost], f"{f['exponent']:.2f}", f"×{f['off']:.2f}"]
-            yield f"| {sweep} | {' | '.join(cells)} | {f['last']:.2f} |"
+            cells = [f"{f['from']:,}", f"{f['to']:,}", WORDS[cost], fixed(f["exponent"]), f"×{fixed(f['off'])}"]
+            yield f"| {sweep} | {' | '.join(cells)} | {fixed(f['last'])} |"
+
+
+def fixed(value: float) -> str:
+    """Two digits, the same on every machine: what BLAS leaves of a zero is no sign, and of a tie no direction."""
+    return f"{round(value, 9):z.2f}"
 
 
 def parts() -> dict[str, list[str]]:

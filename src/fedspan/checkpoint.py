@@ -27,16 +27,21 @@ _REMEDY = "restore it, or delete it and run again"
 
 
 def flatten(tree: Any) -> tuple[Any, dict[str, Array]]:
-    """A JSON skeleton, and the arrays it refers to by name; an array that occurs twice is stored once."""
+    """A JSON skeleton, and the arrays it refers to by name; an array that occurs twice is stored once.
+
+    An array whose axes lie otherwise in memory than in C order comes back as it lay ("lies"): BLAS rounds otherwise.
+    """
     arrays: dict[str, Array] = {}
     seen: dict[int, str] = {}
 
     def walk(node: Any) -> Any:
         if isinstance(node, np.ndarray):
+            axes = _axes_in_memory(node)
             if id(node) not in seen:
                 seen[id(node)] = str(len(arrays))
-                arrays[seen[id(node)]] = node
-            return {"array": seen[id(node)]}
+                arrays[seen[id(node)]] = node.transpose(axes)
+            name = seen[id(node)]
+            return {"array": name} if axes == sorted(axes) else {"lies": {"array": name, "axes": axes}}
         if is_dataclass(node):
             return {"dict": {f.name: walk(getattr(node, f.name)) for f in fields(node)}}
         if isinstance(node, Mapping):
@@ -52,8 +57,15 @@ def flatten(tree: Any) -> tuple[Any, dict[str, Array]]:
     return walk(tree), arrays
 
 
+def _axes_in_memory(array: Array) -> list[int]:
+    """The axes of an array from the one with the longest stride to the shortest: 0, 1, … in C order."""
+    if array.flags.c_contiguous:
+        return list(range(array.ndim))
+    return sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+
+
 def in_c_order(tree: Any) -> Any:
-    """The same data with its arrays as a file would give them back: BLAS may round otherwise in another layout."""
+    """The same data with all arrays in C order, so that a run and its resumption hold them alike."""
     if isinstance(tree, np.ndarray):
         return np.asarray(tree, order="C")
     if is_dataclass(tree) and not isinstance(tree, type):
@@ -72,6 +84,8 @@ def unflatten(skeleton: Any, arrays: Arrays) -> Any:
     ((kind, value),) = skeleton.items()
     if kind == "array":
         return arrays[value]
+    if kind == "lies":
+        return arrays[value["array"]].transpose(np.argsort(value["axes"]))
     if kind == "dict":
         return {key: unflatten(node, arrays) for key, node in value.items()}
     return {"tuple": tuple, "list": list}[kind](unflatten(node, arrays) for node in value)

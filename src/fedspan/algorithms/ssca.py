@@ -65,6 +65,7 @@ class SscaState:
     verified: Array  # (M+1,) F_0 .. F_M of best, over all rows
     closed: bool = False
     failed: bool = False  # a loss was not finite
+    gap: float = 0.0  # the largest relative duality gap with which a round's problem was left
 
 
 @dataclass(frozen=True)
@@ -141,12 +142,13 @@ class Ssca(SampleBased, Server[SscaState]):
         if not usable(F.linear, F.constant[1:]):
             return replace(state, t=t, failed=True)
         asked = replace(F, constant=F.constant + np.concatenate([[0.0], state.lowered]))
-        omega_bar, nu, slack = minimise(asked, state.c, state.nu)  # line 5
-        omega_next = (1 - gamma) * omega + gamma * omega_bar  # line 6, (5)
-        c, late, mark = self.price(state, slack)
+        least = minimise(asked, state.c)  # line 5
+        omega_next = (1 - gamma) * omega + gamma * least.omega  # line 6, (5)
+        c, late, mark = self.price(state, least.slack)
         return replace(
-            state, t=t, omega=omega_next, surrogate=F, nu=nu, slack=slack, c=c, late=late, mark=mark,
-            lowered=self.lower(state, values, nu), values=values, loss=mean(sums), last=omega,
+            state, t=t, omega=omega_next, surrogate=F, nu=least.nu, slack=least.slack, c=c, late=late, mark=mark,
+            lowered=self.lower(state, values, least.nu), values=values, loss=mean(sums), last=omega,
+            gap=max(state.gap, least.relative_gap),
         )  # fmt: skip
 
     def functions(self, sums: Sums, omega: Array) -> tuple[Array, Array]:
@@ -197,7 +199,8 @@ class Ssca(SampleBased, Server[SscaState]):
             taus[0] = 1.0 if self.objective == "norm" else tau
             F = blend(state.surrogate, 1.0, values, slopes, omega, taus)
             F.constant[1:] += room[1:]
-            omega_bar, nu, slack = minimise(F, state.c, state.nu)
+            least = minimise(F, state.c)
+            omega_bar = least.omega
             trial = yield from self.gather_all(omega_bar, opening, gradients=False)
             found, _ = self.functions(trial, omega_bar)
             if trial.good and (found <= F(omega_bar) + room / 2).all():
@@ -208,8 +211,9 @@ class Ssca(SampleBased, Server[SscaState]):
         feasible = (found[1:] <= 0).all() and (start[1:] <= 0).all()
         stands = feasible and start[0] - found[0] <= _STANDS * abs(start[0])
         return replace(
-            state, omega=omega_bar, nu=nu, slack=slack, values=found, loss=mean(trial), tau=tau / 2, closed=bool(stands)
-        )
+            state, omega=omega_bar, nu=least.nu, slack=least.slack, values=found, loss=mean(trial), tau=tau / 2,
+            closed=bool(stands), gap=max(state.gap, least.relative_gap),
+        )  # fmt: skip
 
     def keep(self, state: SscaState, omega: Array, values: Array) -> SscaState:
         """The better one of `best` and ω by their verified values."""
@@ -230,7 +234,7 @@ class Ssca(SampleBased, Server[SscaState]):
             out[f"slack_{m + 1}"] = float(state.slack[m])
             out[f"multiplier_{m + 1}"] = float(state.nu[m])
             out[f"verified_{m + 1}"] = float(state.verified[m + 1])
-        return out | ({"penalty": state.c} if self.limits else {})
+        return out | ({"penalty": state.c, "duality_gap": state.gap} if self.limits else {})
 
 
 def _rank(values: Array) -> tuple[float, float]:

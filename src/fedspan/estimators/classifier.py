@@ -27,6 +27,7 @@ from fedspan.federation.participation import Participation
 from fedspan.federation.remote import is_remote
 from fedspan.federation.schema import Schema
 from fedspan.ledger import Ledger
+from fedspan.numerics.surrogate import CERTIFIED
 from fedspan.numerics.swish import Swish
 from fedspan.privacy.dp import RowDP
 from fedspan.privacy.plan import Plan, Release, plan_for
@@ -322,6 +323,11 @@ def take(
     elif names and not state.failed:
         held = False
         _warn("the limits were not verified: that needs closing rounds; leave paper=False and ask for 2 rounds or more")
+    if names and state.gap > CERTIFIED:
+        _warn(
+            f"The server's problem was solved to a relative duality gap of {state.gap:.1g} only in some round, above "
+            f"{CERTIFIED:g}. The limits that were verified hold all the same; scale the features to about one."
+        )
     if state.failed:
         _warn(
             f"need finite losses, got NaN or infinity in round {result.rounds}; the run was stopped and the parameters "
