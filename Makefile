@@ -1,22 +1,41 @@
-# Two commands: `make demo` and `make test`. Each makes .venv if it is missing and installs what it needs.
+# `make demo` and `make test` each make .venv if it is missing and install what they need. All targets:
+#   demo          federated PCA on real data, with a report
+#   check         lint, types and the quick half of the tests, in less than a minute: for people at work
+#   test          all that must pass: lint, types, tests, the examples in README and docs; prints the coverage
+#   test-long     the tests that take minutes, too
+#   test-kernels  the numerical tests under every BLAS kernel of this processor, with a table
+#   test-oldest   the tests with the oldest versions that pyproject.toml admits, in .venv-oldest
+#   docs, bench   the site; what a round of the engine costs
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 # Tests run in as many processes as there are cores; each keeps its BLAS to itself.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
-PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
+HOLD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
+PYTEST := $(HOLD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
+QUICK := tests/core tests/numerics tests/channel tests/algorithms tests/privacy tests/federation tests/deployment tests/test_architecture.py
+OLDEST := .venv-oldest
 
-.PHONY: demo test test-long lint types docs bench clean
+.PHONY: demo check test test-long test-kernels test-oldest lint types docs bench clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/fedspan demo --out demo-run
 
+check: lint types
+	$(PYTEST) -m "not long" $(QUICK)
+
 test: lint types
-	$(PYTEST) -m "not long"
+	$(PYTEST) -m "not long" --cov --cov-report=
 
 test-long: $(VENV)/.installed-dev
 	$(PYTEST)
+
+test-kernels: $(VENV)/.installed-dev
+	$(BIN)/python .ci/kernels.py --workers $(WORKERS)
+
+test-oldest: $(OLDEST)/.installed
+	$(HOLD) $(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadgroup -q -m "not long" tests src
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -43,5 +62,10 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[dev]"
 	touch $@ $(VENV)/.installed-demo
 
+$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip --disable-pip-version-check install -q -c constraints-oldest.txt -e ".[test]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) demo-run site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) .coverage demo-run site .pytest_cache .mypy_cache .ruff_cache .hypothesis

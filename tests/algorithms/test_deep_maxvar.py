@@ -25,6 +25,8 @@ from fedspan.protocol import Array, Each, tasks_of
 from fedspan.rng import SERVER, Streams
 from fedspan.run import Result, run
 
+pytestmark = pytest.mark.xdist_group("torch")  # whose parts for optimisers take seconds to import
+
 J, K, N, T = 60, 2, 3, 4
 RNG = np.random.default_rng(3)
 SHARED = RNG.uniform(-1, 1, size=(J, K))

@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 from fedspan.cli.main import app
 from fedspan.cli.tasks import TASKS
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium here; install Debian's chromium")
+pytestmark = [
+    pytest.mark.skipif(chromium() is None, reason="there is no Chromium here; install Debian's chromium"),
+    pytest.mark.xdist_group("browser"),  # one browser, and each report once
+]
 
 PROTECTED = ["privacy.epsilon=4", "privacy.delta=1e-3", "privacy.row_norm=5", "privacy.simulate=true"]
 RUNS: dict[str, tuple[str, list[str]]] = {

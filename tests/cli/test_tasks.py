@@ -164,7 +164,8 @@ def test_parameters_of_every_task_are_decided_on() -> None:
 
 @pytest.mark.parametrize("task", ["classifier"])
 def test_killed_and_resumed_it_is_the_same_to_the_byte(jobs: Path, fedspan: Fedspan, task: str) -> None:
-    long = ["--set", "job.rounds=200"]
+    """The rounds before the kill are in the checkpoint to the bit; those after it are the same operations."""
+    long = ["--set", "job.rounds=100"]  # a run whose output nobody reads waits in its first 50
     process = spawn("run", f"{task}.toml", *long, "--out", "killed", cwd=jobs)
     wait_for_rounds(process, jobs / "killed", 5)
     os.killpg(process.pid, signal.SIGKILL)
@@ -172,7 +173,7 @@ def test_killed_and_resumed_it_is_the_same_to_the_byte(jobs: Path, fedspan: Feds
     assert not (jobs / "killed" / "model.safetensors").exists()
     result = fedspan("resume", "killed")
     assert result.exit_code == 0, result.output
-    assert "round 1/200" not in result.stdout
+    assert "round 1/100" not in result.stdout
     assert fedspan("run", f"{task}.toml", *long, "--out", "whole").exit_code == 0
     models = [(jobs / name / "model.safetensors").read_bytes() for name in ("killed", "whole")]
     assert models[0] == models[1]
@@ -272,7 +273,7 @@ def test_labels_beside_the_rows_of_an_npz_file(jobs: Path, fedspan: Fedspan) -> 
 
 @pytest.mark.parametrize("kind", ["parquet", "feather"])
 def test_labels_and_ids_in_arrow_files(jobs: Path, kind: str) -> None:
-    frame = pytest.importorskip("pandas").read_csv(jobs / "north.csv")
+    frame = pytest.importorskip("pandas").read_csv(jobs / "north.csv", float_precision="round_trip")
     pytest.importorskip("pyarrow")
     getattr(frame, f"to_{kind}")(jobs / f"north.{kind}")
     opened = {

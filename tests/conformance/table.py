@@ -107,9 +107,9 @@ def principal(server: Any, clients: Clients) -> Array:
     return np.linalg.eigh(B.T @ B)[1][:, ::-1][:, : server.k]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
-    """An algorithm, and what is promised of it."""
+    """An algorithm, and what is promised of it. Equal to itself only, so that its runs can be looked up by it."""
 
     server: Server[Any]
     rounds: int = 5  # for the tests that compare runs to the bit: enough to do all that it does

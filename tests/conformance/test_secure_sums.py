@@ -25,7 +25,7 @@ SUM_ONLY = {
 
 
 @pytest.mark.parametrize("threshold", [None, 3], ids=["all", "shares"])
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in TABLE])
 def test_every_sum_is_that_of_the_plain_run_to_the_step(
     name: str, threshold: int | None, shadowed: list[float]
 ) -> None:

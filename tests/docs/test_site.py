@@ -18,6 +18,8 @@ import pytest
 import fedspan
 from fedspan.cli.tasks import TASKS
 
+pytestmark = pytest.mark.xdist_group("site")  # it is built once, in one process
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))

@@ -45,6 +45,7 @@ def rows(n_clients: int, d: int, seed: int = 0) -> dict[str, Array]:
     "channel", [Channel(), Channel(delta(quantize(6)), delta(quantize(6)))], ids=["plain", "delta"]
 )
 def test_the_number_of_threads_does_not_matter_to_the_bit(algorithm: Any, channel: Channel) -> None:
+    """Each client does the same operations, with one thread of BLAS; the replies are added in the order of ids."""
     clients = rows(24, 40)
     with threadpool_limits(1):
         results = [
@@ -130,7 +131,7 @@ class Shelf:
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_no_more_than_max_open_data_sets_are_alive(threads: int) -> None:
-    """And one per thread that is being opened or still at work."""
+    """And one per thread that is being opened or still at work. The same to the bit: the same rows, opened again."""
     clients = {f"{i:03d}": np.random.default_rng(i).normal(size=(5, 4)) + i for i in range(300)}
     shelf = Shelf(clients)
     result = run(Ssi(tol=0), InProcess(shelf.clients, threads=threads, max_open=8), rounds=2, seed=0)
@@ -175,7 +176,7 @@ def memory_of(n_clients: int) -> int:
     engine = InProcess(clients, threads=1, max_open=64)
     tracemalloc.start()
     try:
-        run(Ssi(tol=0), engine, rounds=5, seed=0, participation=Participation(count=100))
+        run(Ssi(tol=0), engine, rounds=3, seed=0, participation=Participation(count=100))
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -184,9 +185,9 @@ def memory_of(n_clients: int) -> int:
 def test_memory_does_not_grow_with_the_number_of_clients_beyond_their_own_data() -> None:
     """A client of 50×30 has 12,000 bytes of data. What is kept of one that is closed (its id, its state, its place in
     the ledger) takes 550, and must stay below 1000; the data of no more than 64 clients are there at once."""
-    few, many = memory_of(1_000), memory_of(10_000)
-    assert (many - few) / 9_000 < 1_000
-    assert few < 64 * 12_000 + 1_000 * 1_000 + 1_000_000
+    few, many = memory_of(500), memory_of(2_500)
+    assert (many - few) / 2_000 < 1_000
+    assert few < 64 * 12_000 + 500 * 1_000 + 1_000_000
 
 
 def test_a_broadcast_is_coded_once_for_all_who_stand_at_the_same_memory() -> None:

@@ -20,6 +20,8 @@ from fedspan import DeepFederatedGCCA, FedspanError, InputError, Ledger
 from fedspan.engines import InProcess
 from fedspan.errors import CheckpointError
 
+pytestmark = pytest.mark.xdist_group("torch")  # whose parts for optimisers take seconds to import
+
 RNG = np.random.default_rng(1)
 SHARED = RNG.uniform(-1, 1, size=(240, 1))
 ALL = {  # one number is shared, through functions that no linear map undoes; the rest is each view's own

@@ -27,6 +27,7 @@ def mentioning(folder: Path) -> list[int]:
 
 
 @pytest.mark.long
+@pytest.mark.xdist_group("flare")
 def test_killed_resumed_and_the_same_to_the_bit(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = subprocess.run(

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fedspan.checkpoint import load_tree
 from fedspan.deployment.kit import init_site
 from fedspan.deployment.local import LocalFederation
 from fedspan.deployment.order import Order
 from fedspan.engines import flare_admin
-from fedspan.ledger import Exchange, Ledger
 
-MISCHIEF = Path(__file__).parent / "mischief"
+MISCHIEF = Path(__file__).resolve().parent / "mischief"
+SERVER = "localhost"
+PATIENCE = 300.0  # seconds for what takes a few on a quiet machine
 
 
 def environment() -> dict[str, str]:
@@ -36,15 +35,16 @@ def federation(folder: Path, tables: Mapping[str, Mapping[str, Mapping[str, Any]
     return made
 
 
-def new_run() -> str:
-    return secrets.token_hex(16)
+def submit(made: LocalFederation, orders: Sequence[Order]) -> str:
+    """Send one job with those orders, and do not wait for it."""
+    with flare_admin.connected(made.researcher) as session:
+        return flare_admin.submit(session, list(orders), len(made.sites))
 
 
-def carry_out(made: LocalFederation, orders: list[Order], into: Path) -> dict[str, dict[str, Any]]:
-    """The outcome of each order of one job, by its run; ledgers and models are left in `into`/<run>."""
+def collect(made: LocalFederation, job: str, orders: Sequence[Order], into: Path) -> dict[str, dict[str, Any]]:
+    """Wait for a job; the outcome of each order by its run. Ledgers and models are left in `into`/<run>."""
     outcomes = {}
     with flare_admin.connected(made.researcher) as session:
-        job = flare_admin.submit(session, orders, len(made.sites))
         for _ in flare_admin.watch(session, job):
             pass
         for order in orders:
@@ -54,27 +54,33 @@ def carry_out(made: LocalFederation, orders: list[Order], into: Path) -> dict[st
     return outcomes
 
 
-def estimate(place: Path) -> np.ndarray:
-    return np.asarray(load_tree(place / "model.safetensors", "model")["estimate"])
+def command(*words: Any) -> list[str]:
+    """The command line of `fedspan` with these words."""
+    return [sys.executable, "-m", "fedspan.cli.main", *map(str, words)]
 
 
-def exchanges(ledger: Ledger) -> list[Exchange]:
-    return [event for event in ledger.events if isinstance(event, Exchange)]
+def call(*words: Any) -> subprocess.CompletedProcess[str]:
+    """Run `fedspan` with these words in a process of its own."""
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def misbehave(made: LocalFederation, site: str, *plans: Mapping[str, Any]) -> None:
-    """From now on that site does as the plans say (see mischief/sitecustomize.py); no plans: it behaves."""
-    (made.kit(site) / "mischief.json").write_text(json.dumps(list(plans)))
+    """From now on that site does as the plans say (see mischief/rogue.py); no plans: it behaves."""
+    (made.kit(site) / "mischief.json").write_text(json.dumps(list(plans)), encoding="utf-8")
+
+
+def plans_of(made: LocalFederation, site: str) -> Any:
+    """What is left of a site's plans."""
+    return json.loads((made.kit(site) / "mischief.json").read_text(encoding="utf-8"))
 
 
 def log_of(made: LocalFederation, name: str) -> str:
     """All that a site or the server has logged, its jobs included."""
-    kit = made.kit(name)
-    texts = [path.read_text(errors="replace") for path in [*kit.rglob("log.txt"), made.folder / f"{name}.log"]]
-    return "\n".join(texts)
+    paths = [*made.kit(name).rglob("log.txt"), made.folder / f"{name}.log"]
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
 
 
-def until(fact: Callable[[], Any], seconds: float = 90.0) -> Any:
+def until(fact: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """What the function returns once it is true."""
     end = time.monotonic() + seconds
     while not (found := fact()):

@@ -141,13 +141,18 @@ def audit(server, plan, true_plan, runs: int) -> float:
     d, C = getattr(server, "d", 2), true_plan.row_norm
     A, a = table(8, d), 7.0 * np.eye(d)[:1]  # few features: so every Z sees the whole of the row
     worlds = [PrivateClient(np.vstack([A, a]), row_norm=C), PrivateClient(A, row_norm=C)]
+    alone = {name: tasks_of(PrivateClient)[name] for name in ("census", "add_up", "energy", "triangle")}
+    known = {name: [task.call(w, None, {}, None)[1] for w in worlds] for name, task in alone.items()}
     scores = ([], [])
     for inside, client in enumerate(worlds):
         for _ in range(runs):
             score = 0.0
             for ask, total in drive(server, {"a": client}, plan, Streams(0, 0, 0, "a")):
                 task = tasks_of(PrivateClient)[ask.task]
-                one, two = (task.call(w, None, ask.arrays, None)[1] for w in worlds)
+                if ask.arrays:
+                    one, two = (task.call(w, None, ask.arrays, None)[1] for w in worlds)
+                else:
+                    one, two = known[ask.task]
                 for name, x in total.items():
                     sigma = plan.noise[ask.task][name] * plan.sensitivity(task, name)
                     change = np.asarray(one[name] - two[name], dtype=float)
@@ -164,7 +169,7 @@ def test_an_audit_of_two_neighbouring_tables_passes_and_fails_for_half_the_noise
     halved = {task: {array: z / 2 for array, z in arrays.items()} for task, arrays in plan.noise.items()}
     weak = type(plan)(**{**vars(plan), "noise": halved})
     assert audit(server, plan, plan, 300) <= promised
-    assert audit(server, weak, plan, 1000) > promised
+    assert audit(server, weak, plan, 700) > promised
 
 
 def test_a_private_pca_spends_its_budget_and_finds_the_components() -> None:

@@ -30,7 +30,7 @@ def pca_to_sklearn(model: Any) -> Any:
 
 
 def personal_to_sklearn(model: Any, i: int) -> Any:
-    """One client's own components as a fitted `PCA`. It has no variances: the client never told them."""
+    """One client's own components as a fitted `PCA`. Its variances are NaN: the client never told them."""
     from sklearn.decomposition import PCA
 
     if model.bounds_ is not None:
@@ -40,6 +40,7 @@ def personal_to_sklearn(model: Any, i: int) -> Any:
     pca = PCA(len(model.components_[i]))
     pca.n_components_, pca._fit_svd_solver = len(model.components_[i]), "full"
     pca.components_ = model.components_[i].copy()
+    pca.explained_variance_ = np.full(len(model.components_[i]), np.nan)  # scikit-learn 1.6 looks for it in transform
     return _with_scaling(model, "pca", pca, model.means_[i])
 
 
@@ -104,14 +105,17 @@ def network_to_onnx(model: Any, path: str | os.PathLike[str]) -> None:
     rows = "/rows" if nodes else next(iter(inputs))
     nodes += [
         helper.make_node("MatMul", [rows, "/W1"], ["/H"]),
-        helper.make_node("Sigmoid", ["/H"], ["/gate"]),
-        helper.make_node("Mul", ["/H", "/gate"], ["/S"]),
+        # Swish as h/(1+e^-h): onnxruntime up to 1.24 takes h·sigmoid(h) for a node that it has not got for doubles.
+        helper.make_node("Neg", ["/H"], ["/minus"]),
+        helper.make_node("Exp", ["/minus"], ["/falling"]),
+        helper.make_node("Add", ["/falling", "/one"], ["/below"]),
+        helper.make_node("Div", ["/H", "/below"], ["/S"]),
         helper.make_node("MatMul", ["/S", "/W0"], ["/outputs"]),
         helper.make_node("Softmax", ["/outputs"], ["probabilities"], axis=1),
         helper.make_node("ArgMax", ["probabilities"], ["/place"], axis=1, keepdims=0),
         helper.make_node("Gather", ["/classes", "/place"], ["label"]),
     ]
-    arrays = {"/W1": W1, "/W0": W0, "/classes": labels.astype(kind)}
+    arrays = {"/W1": W1, "/W0": W0, "/one": np.array(1.0), "/classes": labels.astype(kind)}
     _write(path, model, nodes, arrays, inputs, {"label": (kind, None), "probabilities": (np.float64, len(labels))})
 
 
