@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import fedspan
-from fedspan import FederatedPCA, InputError
+from fedspan import FederatedPCA, InputError, RowDP
 from fedspan.algorithms import Krylov
 from fedspan.numerics.orthonormal import largest_angle
 
@@ -322,3 +322,14 @@ def test_a_foreign_or_damaged_model_file_is_refused(digits, tmp_path):
 
 def test_the_package_says_its_version():
     assert fedspan.__version__
+
+
+def test_shares_of_a_noised_variance_are_shares(hospitals):
+    """The noised total may be below the noised components, or below 0: shares stay between 0 and 1, and finite."""
+    for seed in range(12):
+        privacy = RowDP(5.0, 1e-4, 30.0, simulate=True)  # keyed noise, larger than the data
+        model = FederatedPCA(2, solver="gram", privacy=privacy, random_state=seed)
+        with np.errstate(over="raise"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            model.fit(hospitals)
+        assert 0 <= model.explained_variance_ratio_.sum() <= 1 + 1e-12

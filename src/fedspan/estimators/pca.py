@@ -154,7 +154,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         d, k = len(moments.mean), len(theta)
         self.components_ = with_signs(Z.T)
         self.explained_variance_ = theta / (moments.n - 1)
-        self.explained_variance_ratio_ = theta / (moments.trace or 1.0)
+        total = max(moments.trace, float(theta.sum())) or 1.0  # a noised trace may be below what is explained, even 0
+        self.explained_variance_ratio_ = theta / total
         self.singular_values_ = np.sqrt(theta)
         self.noise_variance_ = max(moments.trace - theta.sum(), 0.0) / (moments.n - 1) / (d - k) if d > k else 0.0
         self.mean_, self.scale_ = moments.mean, moments.scale
@@ -266,7 +267,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
 def _basis(state: Any, Z: Array, theta: Array) -> tuple[Array, Array]:
     """All that the server knows of the spectrum, (m, d) and (m,): krylov has seen more than the k components."""
-    total = state.moments.trace or 1.0
+    total = max(state.moments.trace, float(theta.sum())) or 1.0
     if not hasattr(state, "AQt") or len(state.Qt) == 0:
         return Z.T, theta / total
     values, S, _ = rayleigh_ritz(state.Qt.T, state.AQt.T, 1)
