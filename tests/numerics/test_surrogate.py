@@ -7,7 +7,7 @@ import warnings
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedspan.errors import InputError
@@ -114,6 +114,7 @@ def test_a_solver_that_stops_early_is_not_certified(monkeypatch: pytest.MonkeyPa
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6), st.floats(-3, 6), st.sampled_from([1.0, 1e3, 1e5]))
+@example(0, 5, 0.0, 1e3)  # ν was 1e3 less a rounding
 @settings(max_examples=100)
 def test_the_multipliers_fulfil_the_optimality_conditions(seed: int, M: int, shift: float, c: float) -> None:
     rng = np.random.default_rng(seed)

@@ -107,7 +107,8 @@ def minimise(F: Surrogate, c: float) -> Minimum:
         k[1:] += margin * _roundings(F, best.omega)[1:]
         nu = np.clip(units.multipliers(k, c), 0.0, c)
         for found in (_evaluate(F, c, nu), _evaluate(F, c, _snap(F, c, nu))):
-            best = found if found.gap <= best.gap else best
+            if found.gap <= best.gap or found.relative_gap <= _AIM:  # so the exact ends of the box are preferred
+                best = found
         if best.relative_gap <= _AIM:
             break
     return best
