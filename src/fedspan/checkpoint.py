@@ -85,7 +85,10 @@ def unflatten(skeleton: Any, arrays: Arrays) -> Any:
     if kind == "array":
         return arrays[value]
     if kind == "lies":
-        return arrays[value["array"]].transpose(np.argsort(value["axes"]))
+        array, axes = arrays[value["array"]], value["axes"]
+        if sorted(axes) != list(range(array.ndim)):
+            raise ValueError(f"{axes} are not the axes of an array of shape {array.shape}")
+        return array.transpose(np.argsort(axes))
     if kind == "dict":
         return {key: unflatten(node, arrays) for key, node in value.items()}
     return {"tuple": tuple, "list": list}[kind](unflatten(node, arrays) for node in value)
@@ -135,7 +138,10 @@ def load_tree(path: str | os.PathLike[str], kind: str) -> Any:
     ordered = {name: arrays[name] for name in map(str, range(len(arrays))) if name in arrays}
     if _digest(meta.get("tree", ""), ordered) != meta.get("digest") or len(ordered) != len(arrays):
         raise CheckpointError(f"{path} is damaged (its digest does not match); {_REMEDY}")
-    return unflatten(json.loads(meta["tree"]), arrays)
+    try:
+        return unflatten(json.loads(meta["tree"]), arrays)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise CheckpointError(f"{path} is damaged (its parts do not fit together); {_REMEDY}") from None
 
 
 class Checkpoint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedspan.channel import wire
-from fedspan.checkpoint import Checkpoint, build, flatten, load_tree, save_tree, unflatten
+from fedspan.checkpoint import Checkpoint, _digest, build, flatten, load_tree, save_tree, unflatten
 from fedspan.errors import CheckpointError
 
 
@@ -240,3 +241,25 @@ def test_arrays_come_back_as_they_lay_in_memory(tmp_path: Path, axes: tuple[int,
     assert np.argsort(back["part"].strides).tolist() == np.argsort(array[:, 1:, :].strides).tolist()
     for name, want in {"a": array, "part": array[:, 1:, :], "row": array[0, :, 0]}.items():
         np.testing.assert_array_equal(back[name], want)
+
+
+@pytest.mark.parametrize(
+    "skeleton",
+    [
+        {"lies": {"array": "0", "axes": [0, 0]}},
+        {"lies": {"array": "0", "axes": [0, 1, 2]}},
+        {"lies": {"array": "0", "axes": "xy"}},
+        {"lies": {"array": "7", "axes": [1, 0]}},
+        {"lies": "0"},
+        {"array": "7"},
+        {"code": "0"},
+        {"array": "0", "dict": {}},
+    ],
+)
+def test_a_file_whose_parts_do_not_fit_is_refused(tmp_path: Path, skeleton: Any) -> None:
+    """Whoever makes such a file can make its digest, too."""
+    arrays, text = {"0": np.ones((2, 2))}, json.dumps(skeleton)
+    meta = {"fedspan": "model", "tree": text, "digest": _digest(text, arrays)}
+    (tmp_path / "hostile").write_bytes(wire.dump(meta, arrays))
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_tree(tmp_path / "hostile", "model")
