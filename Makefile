@@ -10,11 +10,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
-# Tests run in as many processes as there are cores; each keeps its BLAS to itself.
-WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+# One process more than there are cores, because the tests of real federations mostly wait. Each keeps to one BLAS thread.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 HOLD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 PYTEST := $(HOLD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
-QUICK := tests/core tests/numerics tests/channel tests/algorithms tests/privacy tests/federation tests/deployment tests/test_architecture.py
+QUICK := tests/core tests/numerics tests/channel tests/algorithms tests/privacy tests/federation tests/test_architecture.py
 OLDEST := .venv-oldest
 
 .PHONY: demo check test test-long test-kernels test-oldest lint types docs bench clean

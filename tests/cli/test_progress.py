@@ -58,7 +58,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> list[str]:
 
 LINE = (
     r"round 3/100000  objective [\d.e+]+  KKT \d\.\d\de-\d\d  up [\d.]+ kB  down [\d.]+ kB  time [\d.]+ m?s  "
-    r"left about [\w ]+  answered 2/2\n"
+    r"left about [\w. ]+  answered 2/2\n"
 )
 
 

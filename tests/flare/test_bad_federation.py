@@ -24,6 +24,7 @@ from world import PATIENCE, command, until
 from fedspan.cli.main import app
 from fedspan.deployment.kit import init_site
 from fedspan.deployment.local import listening, pids_of
+from fedspan.engines import flare_admin
 
 pytestmark = pytest.mark.xdist_group("flare")
 JOB = '[job]\ntask = "pca"\nn_components = 2\nrandom_state = 0\n'
@@ -56,7 +57,10 @@ def test_a_mistyped_kit_is_not_a_kit(three: Any, first_job: Any, job: Path, tmp_
     assert_refused(call("site", "init", three.kit("north"), "--data", "x.csv"), 2, "is there already", "--replace")
 
 
-def test_a_port_that_is_taken_and_a_server_that_is_not_there(strangers: Any, job: Path) -> None:
+def test_a_port_that_is_taken_and_a_server_that_is_not_there(
+    strangers: Any, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flare_admin, "_CONNECT", 2.0)  # nobody will answer, however long it waits
     assert_refused(call("run", job, "--on", strangers.researcher), 1, "cannot be reached", "is it running")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", strangers.port))

@@ -23,6 +23,7 @@ from fedspan.engines.flare import TOPIC, job_folder
 from fedspan.errors import ClientError, FedspanError, InputError
 
 _POLL = 0.5  # seconds
+_CONNECT = 15.0  # seconds to reach the server
 _START = 120.0  # seconds in which a submitted job must begin to run
 _PATIENCE = 30.0  # seconds for an answer of the server's console; FLARE's own 5 are too few on a busy machine
 _TRIES = 3
@@ -32,7 +33,7 @@ _NOT_YET = (NoConnection, NoReply, CommandError, InternalError)  # its process i
 
 
 @contextmanager
-def connected(kit: Path, timeout: float = 15.0) -> Iterator[Session]:
+def connected(kit: Path, timeout: float | None = None) -> Iterator[Session]:
     """A session with the server that a researcher's kit is for."""
     if role(kit) != "researcher":
         raise InputError(f"need a researcher's kit, {kit} is a {role(kit)}'s; give the one named after your address")
@@ -41,7 +42,7 @@ def connected(kit: Path, timeout: float = 15.0) -> Iterator[Session]:
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
     try:
         with _silently():
-            session = new_secure_session(name, str(kit), timeout=timeout)
+            session = new_secure_session(name, str(kit), timeout=_CONNECT if timeout is None else timeout)
             session.set_timeout(_PATIENCE)
             session.api.file_download_progress_timeout = _PATIENCE
     except Exception as error:
