@@ -17,6 +17,11 @@ PYTEST := $(HOLD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
 QUICK := tests/core tests/numerics tests/channel tests/algorithms tests/privacy tests/federation tests/test_architecture.py
 OLDEST := .venv-oldest
 
+# In the C locale Python 3.11 cannot start from a folder whose name is not ASCII: it cannot read its own .pth files.
+ifneq (,$(shell printf %s "$(CURDIR)" | LC_ALL=C grep '[^ -~]'))
+export LC_ALL := C.UTF-8
+endif
+
 .PHONY: demo check test test-long test-kernels test-oldest lint types docs bench clean
 
 demo: $(VENV)/.installed-demo
@@ -42,7 +47,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.installed-dev
-	LC_ALL=C.UTF-8 $(BIN)/mypy
+	$(BIN)/mypy
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

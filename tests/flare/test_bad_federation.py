@@ -142,3 +142,10 @@ def test_a_site_without_its_data_says_so(first_job: Any) -> None:
     assert "site 'south' refused" in outcome["error"]
     assert "gone.parquet is not there" in outcome["error"]
     assert "gone.parquet is not there" in first_job.log("south")
+
+
+def test_a_kit_in_a_folder_with_spaces_is_refused_with_the_reason(strangers: Any, tmp_path: Path) -> None:
+    kit = tmp_path / "my kit"
+    shutil.copytree(strangers.kit("west"), kit)
+    init_site(kit, {"default": {"path": "x.csv"}}, replace=True)
+    assert_refused(call("site", "start", kit), 2, "path contains spaces", "move the kit")

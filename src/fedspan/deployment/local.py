@@ -64,13 +64,26 @@ def start_kit(kit: Path, log: Path | None = None, **environment: str) -> subproc
         raise InputError(
             f"need the kit of a site or of the server, {kit} is a researcher's, which is used by `run --on`"
         )
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    path = os.pathsep.join([str(_python_without_spaces(kit)), os.environ.get("PATH", "")])
     output: Any = subprocess.DEVNULL if log is None else log.open("ab")
     return subprocess.Popen(  # noqa: S603
         [str(kit / "startup" / "sub_start.sh"), "--once"],
         stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=kit,
         env={**os.environ, "PATH": path, **environment}, start_new_session=True,
     )  # fmt: skip
+
+
+def _python_without_spaces(kit: Path) -> Path:
+    """The folder of this Python, by a path that FLARE can start jobs with: it splits commands at spaces."""
+    if " " in str(kit):
+        raise InputError(f"FLARE cannot start jobs in a folder whose path contains spaces, {str(kit)!r}; move the kit")
+    folder = Path(sys.executable).parent
+    if " " not in str(folder):
+        return folder
+    link = kit / "python"
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder.parent, target_is_directory=True)
+    return link / folder.name
 
 
 def end_kit(kit: Path, process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
