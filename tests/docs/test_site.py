@@ -31,6 +31,7 @@ EXPLAINED = ["run", *(n for n in fedspan.__all__ if inspect.isclass(getattr(feds
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as `make docs` builds it, in a folder of its own."""
+    pytest.importorskip("mkdocs", reason="needs fedspan[docs]")
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
