@@ -247,6 +247,7 @@ def test_networks_from_functions_follow_the_seed() -> None:
 
 
 def test_a_reply_that_was_lost_is_sent_again_without_training_again() -> None:
+    """To the bit: a client's own steps do not depend on which replies arrive."""
     views, whole = nets(), Kept(nets(), threads=1)
     engine = Kept(views, threads=1, faults=Faults(lose_reply=0.3))
     result = solve(views, rounds=1, engine=engine, min_clients=1)

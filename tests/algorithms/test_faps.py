@@ -286,6 +286,7 @@ def test_extrapolation_does_not_depend_on_the_bases_but_on_what_they_span() -> N
 
 @pytest.mark.parametrize("accelerate", [False, True])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, accelerate: bool) -> None:
+    """To the bit: the rounds before are in the checkpoint, those after it are the same operations."""
     method = Faps(3, 1e-9, center=False, accelerate=accelerate)
     whole = solve(method, rounds=20)
     for rounds in (1, 7, 8, 20):

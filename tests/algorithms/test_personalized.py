@@ -368,6 +368,7 @@ def test_lost_replies_are_left_out_if_that_is_allowed():
 
 
 def test_a_checkpoint_of_auto_resumes_between_the_exchanges(tmp_path: Path):
+    """To the bit: the rounds before are in the checkpoint, those after it are the same operations."""
     first = run(PersonalAuto(3), InProcess(SMALL, threads=1), rounds=2, seed=3, checkpoint=Checkpoint(tmp_path))
     assert not first.converged
     second = run(PersonalAuto(3), InProcess(SMALL, threads=1), rounds=3, seed=3, checkpoint=Checkpoint(tmp_path))

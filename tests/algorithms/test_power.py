@@ -342,6 +342,7 @@ class Whole(FedPower):
 
 @pytest.mark.parametrize("options", [{"scheme": 1, "count": 3}, {"scheme": 2, "fraction": 0.5}, {}])
 def test_a_run_that_is_resumed_is_the_run_that_was_not_cut(tmp_path: Path, options: Any) -> None:
+    """To the bit: the rounds before are in the checkpoint, those after it are the same operations."""
     whole = Whole(2, tol=0, p=3, **options)
     with pytest.raises(RuntimeError, match="power cut"):
         solve(Crash(2, tol=0, p=3, **options), 7, checkpoint=Checkpoint(tmp_path))

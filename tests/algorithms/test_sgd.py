@@ -129,7 +129,7 @@ def test_a_torch_module_agrees_with_the_built_in_network() -> None:
     model = TorchModel(module)
     mine, other = LabelledRows(X, y, None, None, 1, 4, 2), TorchRows(model, X, y)
     w, at = in_torchs_order(omega), np.arange(10, 70)
-    np.testing.assert_array_equal(model.start(5, None), w)
+    np.testing.assert_array_equal(model.start(5, None), w)  # copied, not computed
     loss, grad = mine.sums(omega, at)
     got, slope = other.sums(w, at)
     np.testing.assert_allclose(got, loss, rtol=1e-12)

@@ -76,6 +76,7 @@ def fixed_point(step: float) -> Stage:
 
 
 def test_the_secure_sum_form_equals_the_plain_one_to_the_fixed_point_step() -> None:
+    """To the bit without rounding: whoever adds the parts up, it is in the order of client ids."""
     _, _, clients = quarters()
     plain = VerticalSsca(NET, batch=30, rounds=15, exchange="each")
     summed = VerticalSsca(NET, batch=30, rounds=15, exchange="sum")

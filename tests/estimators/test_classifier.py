@@ -183,7 +183,7 @@ def test_a_torch_module_is_a_model(three: Any, tmp_path: Path) -> None:
     assert model.score(X, y) > 0.85
     model.save(tmp_path / "m.safetensors")
     back = FederatedClassifier.load(tmp_path / "m.safetensors", model=module)
-    np.testing.assert_array_equal(back.predict_proba(X), model.predict_proba(X))
+    np.testing.assert_array_equal(back.predict_proba(X), model.predict_proba(X))  # the saved arrays, as they lay
     problem = Problem(cross_entropy, (lambda out, y: (out**2).sum(dim=1) - 9.0,))
     held = FederatedClassifier(**SMALL | {"rounds": 150}, model=TorchModel(module, problem)).fit(*three)
     assert held.converged_

@@ -110,6 +110,7 @@ def test_a_missing_view_is_made_up_for_by_the_others(fitted: DeepFederatedGCCA) 
 
 
 def test_ids_are_compared() -> None:
+    """To the bit: ids are only compared, the operations on the rows are the same."""
     ids = [f"entity {j}" for j in range(200)]
     np.testing.assert_array_equal(model().fit(VIEWS, ids=ids).common_, model().fit(VIEWS).common_)
     other = {name: ids if name != "east" else ids[:-2] + ids[:-3:-1] for name in VIEWS}
@@ -118,6 +119,7 @@ def test_ids_are_compared() -> None:
 
 
 def test_views_in_any_container_are_the_same_views(tmp_path: Path) -> None:
+    """To the bit: a network is always given rows in C order."""
     want = model().fit(VIEWS).common_
     np.save(tmp_path / "north.npy", VIEWS["north"])
     others = {
@@ -133,6 +135,7 @@ def test_views_in_any_container_are_the_same_views(tmp_path: Path) -> None:
 
 
 def test_views_keep_the_order_in_which_they_are_given() -> None:
+    """To the bit: sums are taken in the order of names, whatever the order in which views are given."""
     turned = dict(reversed(VIEWS.items()))
     a, b = model().fit(VIEWS), model().fit(turned)
     np.testing.assert_array_equal(a.common_, b.common_)
@@ -196,6 +199,7 @@ def test_two_bits_warn_and_three_do_not() -> None:
 
 
 def test_a_model_comes_back_from_its_file(fitted: DeepFederatedGCCA, tmp_path: Path) -> None:
+    """To the bit: the loaded arrays are the saved ones and lie in memory as they did."""
     fitted.save(tmp_path / "model.safetensors")
     back = DeepFederatedGCCA.load(tmp_path / "model.safetensors", networks=NETWORKS)
     np.testing.assert_array_equal(back.transform(NEW), fitted.transform(NEW))
@@ -316,6 +320,7 @@ def test_a_model_that_was_not_fitted_says_so() -> None:
 
 
 def test_ledger_engine_and_clone(tmp_path: Path) -> None:
+    """To the bit: bytes on the wire lose nothing, and sums are taken in the order of names, not of threads."""
     ledger = Ledger(tmp_path / "ledger.jsonl")
     want = model().fit(VIEWS, ledger=ledger)
     ledger.close()
@@ -329,6 +334,7 @@ def test_ledger_engine_and_clone(tmp_path: Path) -> None:
 
 
 def test_a_lost_view_stops_the_run_but_loses_nothing(tmp_path: Path) -> None:
+    """To the bit: the rounds before are in the checkpoint, those after it are the same operations."""
     calls = {"n": 0}
 
     def flaky() -> Any:

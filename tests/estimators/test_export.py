@@ -165,6 +165,7 @@ def reloaded(model: Any, tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize("kind", [FederatedPCA, FederatedSVD])
 def test_a_fitted_model_is_a_step_that_is_not_fitted_again(tmp_path: Path, kind: Any) -> None:
+    """To the bit: the pipeline makes the same calls on the same arrays."""
     model = reloaded(kind(3, random_state=0).fit(CLIENTS), tmp_path)
     before = model.components_.copy()
     steps = Pipeline([("pca", FrozenEstimator(model)), ("clf", LogisticRegression())]).fit(NEW, y)

@@ -303,6 +303,7 @@ def test_transform_refuses_what_does_not_fit() -> None:
 
 
 def test_save_and_load(tmp_path: Path) -> None:
+    """To the bit: the loaded arrays are the saved ones and lie in memory as they did."""
     views = make()
     model = FederatedGCCA(2, ridge=1.0, random_state=0).fit(views)
     for name in ("a", "b"):
@@ -316,6 +317,7 @@ def test_save_and_load(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_model_and_a_checkpoint_goes_on(tmp_path: Path) -> None:
+    """To the bit: the same operations on the same streams, before the checkpoint and after it."""
     views = make()
     options: dict[str, Any] = {"n_components": 2, "bits": 3, "tol": 0, "random_state": 5}
     want = FederatedGCCA(max_rounds=9, **options).fit(views)

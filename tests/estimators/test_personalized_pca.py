@@ -129,6 +129,7 @@ def test_components_can_stay_at_the_sites(clients):
 
 
 def test_saved_and_loaded(clients, tmp_path):
+    """To the bit: the loaded arrays are the saved ones and lie in memory as they did."""
     for more in ({}, {"collect": False}, {"clip": 3.0, "shrinkage": np.inf}):
         model = PersonalizedPCA(3, random_state=0, **more).fit(clients)
         model.save(tmp_path / "model")
@@ -157,6 +158,7 @@ def test_sparse_rows_and_files_and_lists(clients, tmp_path):
     for c, X in clients.items():
         files[c] = tmp_path / f"{c}.npy"
         np.save(files[c], X)
+    # To the bit: the same rows, which lie in memory alike.
     np.testing.assert_array_equal(PersonalizedPCA(3, random_state=0).fit(files).components_, want.components_)
     listed = PersonalizedPCA(3, random_state=0).fit(list(clients.values()))
     assert listed.client_names_ == ["0", "1", "2", "3", "4"]

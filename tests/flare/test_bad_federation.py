@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from world import PATIENCE, command, until
 
 from fedspan.cli.main import app
 from fedspan.deployment.kit import init_site
-from fedspan.deployment.local import listening, pids_of
+from fedspan.deployment.local import listening, pids_of, start_kit
 from fedspan.engines import flare_admin
 
 pytestmark = pytest.mark.xdist_group("flare")
@@ -144,8 +145,24 @@ def test_a_site_without_its_data_says_so(first_job: Any) -> None:
     assert "gone.parquet is not there" in first_job.log("south")
 
 
-def test_a_kit_in_a_folder_with_spaces_is_refused_with_the_reason(strangers: Any, tmp_path: Path) -> None:
-    kit = tmp_path / "my kit"
+@pytest.mark.parametrize("name", ["my kit", "o'brien", "a#b", "a\tb"])
+def test_a_kit_in_a_folder_that_flare_cannot_start_jobs_in(strangers: Any, tmp_path: Path, name: str) -> None:
+    kit = tmp_path / name
     shutil.copytree(strangers.kit("west"), kit)
     init_site(kit, {"default": {"path": "x.csv"}}, replace=True)
-    assert_refused(call("site", "start", kit), 2, "path contains spaces", "move the kit")
+    assert_refused(call("site", "start", kit), 2, "path contains spaces, quotes", "move the kit")
+
+
+def test_a_kit_starts_by_a_link_where_the_path_of_python_has_spaces(
+    strangers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This very environment, seen through a folder with a space in its name: FLARE is given a path without one."""
+    kit, seen, log = tmp_path / "kit", tmp_path / "a folder", tmp_path / "log"
+    shutil.copytree(strangers.kit("localhost"), kit)
+    seen.symlink_to(sys.prefix, target_is_directory=True)
+    monkeypatch.setattr(sys, "executable", str(seen / "bin" / "python3"))
+    (kit / "startup" / "sub_start.sh").write_text("#!/bin/sh\nexec python3 -c 'import sys; print(sys.executable)'\n")
+    for _ in range(2):  # the second time the link is there
+        log.unlink(missing_ok=True)
+        assert start_kit(kit, log).wait(PATIENCE) == 0
+        assert log.read_text() == f"{kit}/.python/bin/python3\n"

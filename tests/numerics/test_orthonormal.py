@@ -38,6 +38,7 @@ def test_orthonormal_is_the_q_of_the_qr_with_a_positive_diagonal(size: tuple[int
 
 @given(sizes)
 def test_a_random_basis_is_orthonormal_and_named_by_its_stream(size: tuple[int, int, int]) -> None:
+    """To the bit: the same operations on the same draws."""
     seed, d, k = size
     Q, same = (random_orthonormal(np.random.default_rng(seed), d, k) for _ in range(2))
     np.testing.assert_allclose(Q.T @ Q, np.eye(k), atol=1e-14)
@@ -52,7 +53,7 @@ def test_signs_are_those_of_scikit_learn(seed: int, data: st.DataObject) -> None
     flips = np.array(data.draw(st.lists(st.sampled_from([-1.0, 1.0]), min_size=4, max_size=4)))
     np.testing.assert_array_equal(with_signs(want * flips[:, None]), want)
     U, _, Vt = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
-    np.testing.assert_array_equal(with_signs(Vt), svd_flip(U, Vt, u_based_decision=False)[1])
+    np.testing.assert_array_equal(with_signs(Vt), svd_flip(U, Vt, u_based_decision=False)[1])  # only signs change
 
 
 def test_a_row_of_zeros_has_no_sign() -> None:

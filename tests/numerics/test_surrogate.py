@@ -125,7 +125,7 @@ def test_the_multipliers_fulfil_the_optimality_conditions(seed: int, M: int, shi
     values = F(omega)
     size = 1 + np.abs(F.constant) + np.abs(F.linear @ omega) + F.curvature * (omega @ omega)
     np.testing.assert_allclose(2 * (F.curvature @ x) * omega, -x @ F.linear, rtol=1e-9, atol=1e-9)
-    np.testing.assert_array_equal(least.slack, np.maximum(values[1:], 0))
+    np.testing.assert_array_equal(least.slack, np.maximum(values[1:], 0))  # the same call of F on the same ω
     for m in range(M):
         if nu[m] < c:
             assert values[m + 1] <= 1e-7 * size[m + 1]  # feasible, unless the price is all paid

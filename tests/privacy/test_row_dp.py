@@ -190,6 +190,7 @@ def test_a_private_pca_spends_its_budget_and_finds_the_components() -> None:
 
 
 def test_noise_is_fresh_in_every_run_unless_it_is_a_simulation() -> None:
+    """To the bit as a simulation: keyed streams draw the same noise."""
     A = [table(500), table(300, seed=1)]
 
     def fit(**more):
@@ -318,6 +319,7 @@ def test_clients_of_a_secure_sum_share_its_noise(m: int) -> None:
 
 
 def test_a_private_secure_run_is_the_private_run_to_the_bit() -> None:
+    """Noised releases are whole numbers, whose masked sum is exact."""
     from fedspan import Secure
 
     clients = {name: table(300, seed=i) for i, name in enumerate(["a", "b", "c"])}

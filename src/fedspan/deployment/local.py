@@ -6,6 +6,7 @@ The kits, the certificates, the processes and the bytes are the real ones; only 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -64,7 +65,7 @@ def start_kit(kit: Path, log: Path | None = None, **environment: str) -> subproc
         raise InputError(
             f"need the kit of a site or of the server, {kit} is a researcher's, which is used by `run --on`"
         )
-    path = os.pathsep.join([str(_python_without_spaces(kit)), os.environ.get("PATH", "")])
+    path = os.pathsep.join([str(_find_python_folder(kit)), os.environ.get("PATH", "")])
     output: Any = subprocess.DEVNULL if log is None else log.open("ab")
     return subprocess.Popen(  # noqa: S603
         [str(kit / "startup" / "sub_start.sh"), "--once"],
@@ -73,17 +74,28 @@ def start_kit(kit: Path, log: Path | None = None, **environment: str) -> subproc
     )  # fmt: skip
 
 
-def _python_without_spaces(kit: Path) -> Path:
-    """The folder of this Python, by a path that FLARE can start jobs with: it splits commands at spaces."""
-    if " " in str(kit):
-        raise InputError(f"FLARE cannot start jobs in a folder whose path contains spaces, {str(kit)!r}; move the kit")
+def _find_python_folder(kit: Path) -> Path:
+    """The folder of this Python, by a path that FLARE can start jobs with; if need be, by a link in the kit."""
+    if not _is_one_word(kit):
+        raise InputError(
+            f"FLARE cannot start jobs in {str(kit)!r}: the path contains spaces, quotes, # or backslashes; move the kit"
+        )
     folder = Path(sys.executable).parent
-    if " " not in str(folder):
+    if _is_one_word(folder):
         return folder
-    link = kit / "python"
-    link.unlink(missing_ok=True)
-    link.symlink_to(folder.parent, target_is_directory=True)
+    link = kit / ".python"
+    if not link.is_symlink() or link.readlink() != folder.parent:
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder.parent, target_is_directory=True)
     return link / folder.name
+
+
+def _is_one_word(path: Path) -> bool:
+    """Whether a path stays whole where FLARE splits the command of a job, which it does as a shell would."""
+    try:
+        return shlex.split(str(path), comments=True) == [str(path)]
+    except ValueError:  # a quote that is not closed
+        return False
 
 
 def end_kit(kit: Path, process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
