@@ -148,7 +148,7 @@ def test_a_site_without_its_data_says_so(first_job: Any) -> None:
 @pytest.mark.parametrize("name", ["my kit", "o'brien", "a#b", "a\tb"])
 def test_a_kit_in_a_folder_that_flare_cannot_start_jobs_in(strangers: Any, tmp_path: Path, name: str) -> None:
     kit = tmp_path / name
-    shutil.copytree(strangers.kit("west"), kit)
+    shutil.copytree(strangers.kit("west"), kit, symlinks=True)
     init_site(kit, {"default": {"path": "x.csv"}}, replace=True)
     assert_refused(call("site", "start", kit), 2, "path contains spaces, quotes", "move the kit")
 
@@ -158,7 +158,9 @@ def test_a_kit_starts_by_a_link_where_the_path_of_python_has_spaces(
 ) -> None:
     """This very environment, seen through a folder with a space in its name: FLARE is given a path without one."""
     kit, seen, log = tmp_path / "kit", tmp_path / "a folder", tmp_path / "log"
-    shutil.copytree(strangers.kit("localhost"), kit)
+    shutil.copytree(strangers.kit("localhost"), kit, symlinks=True)
+    (kit / ".python").unlink(missing_ok=True)
+    (kit / ".python" / "bin").mkdir(parents=True)  # as in the copy of a kit, if the link was followed
     seen.symlink_to(sys.prefix, target_is_directory=True)
     monkeypatch.setattr(sys, "executable", str(seen / "bin" / "python3"))
     (kit / "startup" / "sub_start.sh").write_text("#!/bin/sh\nexec python3 -c 'import sys; print(sys.executable)'\n")

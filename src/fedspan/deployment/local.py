@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -85,6 +86,8 @@ def _find_python_folder(kit: Path) -> Path:
         return folder
     link = kit / ".python"
     if not link.is_symlink() or link.readlink() != folder.parent:
+        if link.is_dir() and not link.is_symlink():  # the kit was copied, and the link followed
+            shutil.rmtree(link)
         link.unlink(missing_ok=True)
         link.symlink_to(folder.parent, target_is_directory=True)
     return link / folder.name
