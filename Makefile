@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraint
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 HOLD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 PYTEST := $(HOLD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
-QUICK := tests/core tests/numerics tests/channel tests/algorithms tests/privacy tests/federation tests/test_architecture.py
+QUICK := tests/core tests/numerics tests/channel tests/algorithms tests/privacy tests/secure tests/data tests/test_architecture.py
 OLDEST := .venv-oldest
 
 # In the C locale Python 3.11 cannot start from a folder whose name is not ASCII: it cannot read its own .pth files.

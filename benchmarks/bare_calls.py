@@ -16,15 +16,16 @@ import numpy as np
 from nvflare.collab import collab
 
 import fedspan
-from fedspan.algorithms import Ssi, power
-from fedspan.algorithms.moments import RowsClient
-from fedspan.deployment.later import LaterCheckpoint
-from fedspan.deployment.order import Desk, Order
-from fedspan.deployment.remote import RemoteEngine
-from fedspan.engines import flare
-from fedspan.ledger import Ledger
-from fedspan.privacy.masking import Secure
-from fedspan.run import Info
+from fedspan.algorithms import Ssi
+from fedspan.algorithms._moments import RowsClient
+from fedspan.algorithms.spectral import power
+from fedspan.core.ledger import Ledger
+from fedspan.core.run import Info
+from fedspan.deployment import flare
+from fedspan.deployment.later_checkpoint import LaterCheckpoint
+from fedspan.deployment.server_job import Desk, Order
+from fedspan.engines.remote import RemoteEngine
+from fedspan.secure.masking import Secure
 
 K = 10  # columns of the payload
 ROWS = 5  # of each site

@@ -16,7 +16,7 @@ from sklearn.decomposition import PCA
 
 import fedspan
 from fedspan.algorithms import Ssi
-from fedspan.algorithms.moments import RowsClient
+from fedspan.algorithms._moments import RowsClient
 from fedspan.engines import InProcess
 
 

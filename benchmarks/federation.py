@@ -25,13 +25,13 @@ import numpy as np
 
 from bare_calls import ROWS, K
 from fedspan import FederatedPCA
-from fedspan.checkpoint import flatten
+from fedspan.core.checkpoint import flatten
+from fedspan.core.ledger import Ledger, RoundEnd
+from fedspan.deployment import flare_admin
+from fedspan.deployment.flare import job_folder
 from fedspan.deployment.kit import init_site
 from fedspan.deployment.local import LocalFederation
-from fedspan.deployment.order import Order
-from fedspan.engines import flare_admin
-from fedspan.engines.flare import job_folder
-from fedspan.ledger import Ledger, RoundEnd
+from fedspan.deployment.server_job import Order
 from page import put
 from solvers import table4
 
@@ -75,7 +75,7 @@ def submit_bench(session: Any, order: Order, sites: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = job_folder(Path(folder) / "job", "bench", [order], sites)
         for file in (path / "app" / "config").iterdir():
-            text = file.read_text().replace("fedspan.engines.flare.Flare", "bare_calls.Bench")
+            text = file.read_text().replace("fedspan.deployment.flare.Flare", "bare_calls.Bench")
             file.write_text(json.dumps({**json.loads(text), "np_download_chunk_size": 0}))  # arrays inline
         return str(session.submit_job(str(path)))
 

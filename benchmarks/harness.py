@@ -27,13 +27,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from draw import chart, ratios
+from fedspan._files import write_whole
 from fedspan.channel import Channel
+from fedspan.core.ledger import Exchange
+from fedspan.core.protocol import Server
+from fedspan.core.run import run
 from fedspan.engines.inprocess import InProcess, cores
 from fedspan.errors import FedspanError, InputError, nearest
-from fedspan.files import write_whole
-from fedspan.ledger import Exchange
-from fedspan.protocol import Server
-from fedspan.run import run
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "docs" / "results"  # beside the page that shows them

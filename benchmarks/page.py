@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedspan.files import write_whole
+from fedspan._files import write_whole
 
 
 def put(lines: Sequence[str], path: Path, mark: str) -> None:

@@ -25,9 +25,9 @@ import numpy as np
 
 import fedspan
 from fedspan.algorithms import FedPower, Gram, Krylov, PersonalPaper
+from fedspan.core.ledger import Exchange, RoundEnd
 from fedspan.engines import InProcess, inprocess
-from fedspan.ledger import Exchange, RoundEnd
-from fedspan.privacy.masking import Secure
+from fedspan.secure.masking import Secure
 from harness import Config, Found, Row
 
 Case = dict[str, Any]
@@ -83,7 +83,7 @@ def measure(case: Case) -> Point:
     """One run in this process: costs per round after the first (per client: of those asked), and of the opening."""
     clock = SimpleNamespace(perf_counter=time.process_time)
     inprocess.time = clock  # type: ignore[assignment]
-    sys.modules["fedspan.run"].time = clock  # type: ignore[attr-defined]
+    sys.modules["fedspan.core.run"].time = clock  # type: ignore[attr-defined]
     m, secure = case["clients"], "secure" in case["method"]
 
     def opener(i: int) -> Callable[[], np.ndarray]:

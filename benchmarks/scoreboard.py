@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedspan.files import write_whole
+from fedspan._files import write_whole
 from harness import HERE, MARKS, RESULTS, Benchmark, benchmarks, counts, description, latest
 
 PAGE = HERE.parent / "docs" / "scoreboard.md"

@@ -20,10 +20,10 @@ import numpy as np
 
 from fedspan.algorithms import Ssi
 from fedspan.channel import Channel
+from fedspan.core.protection import Protection
+from fedspan.core.protocol import Ask, Sum
 from fedspan.engines import InProcess, inprocess
-from fedspan.privacy.masking import Secure
-from fedspan.privacy.protection import Protection
-from fedspan.protocol import Ask, Sum
+from fedspan.secure.masking import Secure
 from page import put
 
 D, K, ROWS = 784, 10, 600

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fedspan.core.protection import Protection
+from fedspan.core.protocol import Ask
 from fedspan.engines import InProcess
-from fedspan.engines.secure import SecureSession
-from fedspan.privacy.protection import Protection
-from fedspan.protocol import Ask
+from fedspan.secure.session import SecureSession
 
 # Shared machines are slow at times: a deadline would make tests fail by chance.
 # In CI the same examples every time: a rare one is for the people who write code, not for those who land it.

@@ -22,9 +22,9 @@ from sklearn.svm import SVC, LinearSVC
 from torch import nn
 
 from fedspan import DeepFederatedGCCA
-from fedspan.algorithms.networks import outputs, with_parameters
+from fedspan.algorithms.gcca.networks import outputs, with_parameters
+from fedspan.core.run import Info
 from fedspan.engines import InProcess
-from fedspan.run import Info
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from page import put

@@ -17,7 +17,7 @@ from figures import K, Problem, solvers
 import fedspan
 from fedspan.algorithms import CuteMaxVar
 from fedspan.engines import InProcess
-from fedspan.estimators.maxvar import channel_for
+from fedspan.estimators._options.maxvar_solvers import channel_for
 from harness import Config, Found, Row
 
 ROUNDS, BATCHES = 40, (10, 50, 150, 500)

@@ -15,9 +15,9 @@ from large import K, views
 import fedspan
 from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarDavidson, MaxVarKrylov
 from fedspan.channel import Channel, pack
+from fedspan.core.run import Info
 from fedspan.engines import InProcess
-from fedspan.estimators.maxvar import channel_for
-from fedspan.run import Info
+from fedspan.estimators._options.maxvar_solvers import channel_for
 from harness import Config, Cost, Found, Row, openings
 
 JOB = "linear GCCA, large and sparse (CuteMaxVar figure 8)"

@@ -24,9 +24,9 @@ import numpy as np
 import fedspan
 from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarDavidson, MaxVarKrylov
 from fedspan.channel import Channel, pack
-from fedspan.estimators.maxvar import channel_for
+from fedspan.core.run import Info
+from fedspan.estimators._options.maxvar_solvers import channel_for
 from fedspan.numerics.alignment import bits_per_variable, compression_ratio, measured_ratio
-from fedspan.run import Info
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from page import put

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 import fedspan
 from fedspan.algorithms import CuteMaxVar, MaxVarDavidson, MaxVarKrylov
 from fedspan.channel import Channel, pack
-from fedspan.estimators.maxvar import channel_for
+from fedspan.estimators._options.maxvar_solvers import channel_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from page import put

@@ -24,11 +24,11 @@ import scipy.sparse as sp
 
 import fedspan
 from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarKrylov, Mvlsa
-from fedspan.algorithms.entities import Entities
+from fedspan.algorithms.gcca.entities import Entities
 from fedspan.channel import Channel, pack
-from fedspan.estimators.maxvar import channel_for
+from fedspan.core.run import Info
+from fedspan.estimators._options.maxvar_solvers import channel_for
 from fedspan.numerics.alignment import alignment_accuracy
-from fedspan.run import Info
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from page import put

@@ -15,7 +15,7 @@ from figures import LEVELS, LOCALS, K, Problem, solvers
 
 from fedspan.algorithms import MaxVarDavidson, MaxVarKrylov
 from fedspan.channel import Channel, pack
-from fedspan.estimators.maxvar import channel_for
+from fedspan.estimators._options.maxvar_solvers import channel_for
 from fedspan.numerics.alignment import bits_per_variable, compression_ratio, measured_ratio
 from harness import Config, Cost, Found, Printed, Row, openings
 

@@ -16,7 +16,7 @@ from leakage import clients, heard
 from synthetic import Pooled
 
 from fedspan.algorithms import Faps, Ssi
-from fedspan.privacy.attacks import Pairs, error, faps_fit
+from fedspan.audit.attacks import Pairs, error, faps_fit
 from harness import Config, Found, Row
 
 GOAL, CAP = 1e-5, 400

@@ -20,10 +20,10 @@ import numpy as np
 
 import fedspan
 from fedspan.algorithms import Faps, Ssi
+from fedspan.audit.attacks import Pairs, error, faps_fit, faps_leak
 from fedspan.channel import Channel
 from fedspan.engines import InProcess
 from fedspan.engines.transcript import Talk, Transcript
-from fedspan.privacy.attacks import Pairs, error, faps_fit, faps_leak
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from page import put

@@ -12,8 +12,8 @@ import numpy as np
 
 import fedspan
 from fedspan.algorithms import Faps, Krylov, LocalPower, Ssi
-from fedspan.estimators.spectral import channel_for
-from fedspan.run import Info
+from fedspan.core.run import Info
+from fedspan.estimators._options.spectral_solvers import channel_for
 
 THREE: dict[str, Any] = {"SSI": Ssi(), "LocalPower": LocalPower(), "FAPS": Faps()}
 

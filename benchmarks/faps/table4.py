@@ -13,7 +13,7 @@ from typing import Any
 from synthetic import THREE, Pooled, Spent, geometric, means, problem
 
 from fedspan.algorithms import Davidson, Krylov
-from fedspan.estimators.spectral import channel_for
+from fedspan.estimators._options.spectral_solvers import channel_for
 from harness import Config, Cost, Found, Printed, Row, openings
 
 N, JOB = 1000, "PCA (FAPS Table 4)"

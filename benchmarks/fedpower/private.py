@@ -26,11 +26,11 @@ from shards import deal, exact, scaled
 
 from fedspan import FederatedSVD, PaperDP, RowDP, Secure, run
 from fedspan.algorithms import FedPower, NoisyGram, NoisyPower
+from fedspan.core.protocol import Array
 from fedspan.engines import InProcess
 from fedspan.numerics.orthonormal import projection_distance
 from fedspan.privacy.accountant import multiplier, paper_multiplier
 from fedspan.privacy.plan import Release, plan_for
-from fedspan.protocol import Array
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from harness import Printed

@@ -10,12 +10,12 @@ import numpy as np
 import scipy.linalg
 
 from fedspan.channel import Channel
+from fedspan.core.ledger import Exchange, Ledger
+from fedspan.core.protocol import Array, Server
+from fedspan.core.run import Info, Result
+from fedspan.core.run import run as run_rounds
 from fedspan.engines.inprocess import InProcess
-from fedspan.ledger import Exchange, Ledger
 from fedspan.numerics.orthonormal import projection_distance
-from fedspan.protocol import Array, Server
-from fedspan.run import Info, Result
-from fedspan.run import run as run_rounds
 
 K, R = 5, 10  # components wanted, columns iterated
 HERE = ("a9a", "housing", "w8a", "mnist", "covtype")

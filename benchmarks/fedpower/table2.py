@@ -22,7 +22,7 @@ from shards import AWAY, HERE, MISSING, K, R, Step, deal, exact, scaled, watched
 
 from fedspan.algorithms import Davidson, DrSvd, FedPower, Krylov, Uda, Wda
 from fedspan.channel import Channel, pack
-from fedspan.protocol import Server
+from fedspan.core.protocol import Server
 from harness import Config, Cost, Found, Printed, Row, openings
 
 NEEDS = ("a9a", "housing", "w8a", "mnist", "covtype")

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspan.files import write_whole
+from fedspan._files import write_whole
 from harness import SkippedError
 
 HERE = Path(__file__).resolve().parent

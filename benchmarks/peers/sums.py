@@ -31,10 +31,10 @@ def exact(parts: list[np.ndarray], Z: np.ndarray) -> list[np.ndarray]:
 def ours(m: int, arrays: list[np.ndarray]) -> Costs:
     from fedspan.algorithms import Ssi
     from fedspan.channel import Channel
+    from fedspan.core.protection import Protection
+    from fedspan.core.protocol import Ask, Sum
     from fedspan.engines import InProcess
-    from fedspan.privacy.masking import Secure
-    from fedspan.privacy.protection import Protection
-    from fedspan.protocol import Ask, Sum
+    from fedspan.secure.masking import Secure
 
     *parts, Z = arrays
     clients = {f"{i:03d}": A for i, A in enumerate(parts[:m])}

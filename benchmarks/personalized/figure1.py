@@ -18,9 +18,9 @@ from figures import NOISE, finals
 from iterate import iterates, settled
 from problem import averaged_gradients, error, section_v, true_error
 
+from fedspan.core.protocol import Array
 from fedspan.numerics.folds import Folded, Prep
 from fedspan.numerics.stiefel import random_point, retract, tangent
-from fedspan.protocol import Array
 from harness import Config, Found, Row
 
 NAMES = {"1b": "(b)", "1c": "(c)", "1d": "(d)", "1d, σ_U = 0.1": "(d), σ_U = 0.1"}

@@ -15,7 +15,7 @@ from iterate import iterates, settled
 from problem import error, section_v, true_error
 
 from fedspan.algorithms import PersonalAuto
-from fedspan.ledger import Ledger
+from fedspan.core.ledger import Ledger
 from harness import Config, Cost, Found, Row
 
 Series = dict[float, list[float]]

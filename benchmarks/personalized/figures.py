@@ -21,9 +21,9 @@ import numpy as np
 from problem import error, global_pca, local_pca, put, section_v, true_error
 
 from fedspan.algorithms import PerPca, PersonalAuto, PersonalEigen, PersonalPaper
+from fedspan.core.protocol import Array
+from fedspan.core.run import Info, Result, run
 from fedspan.engines import InProcess
-from fedspan.protocol import Array
-from fedspan.run import Info, Result, run
 
 NOISE = 0.5
 FOUR = (0.005, 0.02, 0.05, 0.2)

@@ -9,10 +9,10 @@ import numpy as np
 from figures import NOISE, lam
 
 from fedspan.algorithms import PersonalPaper
+from fedspan.core.ledger import Ledger
+from fedspan.core.protocol import Array
+from fedspan.core.run import Info, run
 from fedspan.engines import InProcess
-from fedspan.ledger import Ledger
-from fedspan.protocol import Array
-from fedspan.run import Info, run
 
 
 class Watched(InProcess):

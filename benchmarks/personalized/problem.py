@@ -11,9 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 
+from fedspan.core.protocol import Array
 from fedspan.numerics.folds import top
 from fedspan.numerics.stiefel import lift, random_point, retract, tangent
-from fedspan.protocol import Array
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from page import put as put  # for the scripts beside

@@ -18,8 +18,8 @@ from problem import REAL, error, global_pca, halves, local_pca, put, real_client
 
 from fedspan import PersonalizedPCA
 from fedspan.algorithms import PerPca
+from fedspan.core.run import run
 from fedspan.engines import InProcess
-from fedspan.run import run
 
 
 def one(train: dict[str, Any], held: dict[str, Any], r: int, scale: bool, seed: int) -> tuple[dict[str, float], str]:

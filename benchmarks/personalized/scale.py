@@ -18,10 +18,10 @@ import numpy as np
 from problem import put
 
 from fedspan.algorithms import PersonalAuto, PersonalPaper
+from fedspan.core.ledger import Exchange
+from fedspan.core.run import run
 from fedspan.engines import InProcess
-from fedspan.ledger import Exchange
 from fedspan.numerics.stiefel import lift, random_point, retract
-from fedspan.run import run
 
 
 def clients(m: int) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedspan.algorithms import Steps
+from fedspan.core.protocol import Array, Server
+from fedspan.core.run import Info, Result, run
 from fedspan.engines.inprocess import InProcess
 from fedspan.numerics.swish import Swish
-from fedspan.protocol import Array, Server
-from fedspan.run import Info, Result, run
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from page import put as put  # for the scripts beside

@@ -15,7 +15,7 @@ from common import FEATURE, NET, accuracy, by_features, cost, mnist, solve, step
 from figures import SHOWN
 
 from fedspan.algorithms import Limit, Steps, VerticalSsca
-from fedspan.run import Info
+from fedspan.core.run import Info
 from harness import Config, Found, Row
 
 NEEDS = ("mnist",)

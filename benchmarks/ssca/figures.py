@@ -36,7 +36,7 @@ from common import (
 )
 
 from fedspan.algorithms import FedAvg, FedSgd, Limit, Ssca, Steps, VerticalSgd, VerticalSsca
-from fedspan.ledger import Exchange
+from fedspan.core.ledger import Exchange
 
 SHOWN = (1, 10, 20, 50, 100, 200, 300, 400, 500, 750, 1000)
 RATE, HELD = Steps(0.3, 0.3), Steps(0.3, 0.0)  # of SGD, and of SGD-m with β = 0.1

@@ -26,8 +26,8 @@ import pyarrow.parquet
 from sklearn.datasets import load_breast_cancer
 
 from fedspan import FederatedPCA
+from fedspan.core.ledger import Ledger
 from fedspan.deployment.local import LocalFederation
-from fedspan.ledger import Ledger
 
 HOSPITALS = {"east": 89, "north": 300, "south": 180}  # rows
 JOB = """[job]

@@ -8,21 +8,23 @@
 array([0.925, 0.053])
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedspan import channel, protocol
+from fedspan import channel
 from fedspan.channel import Channel
+from fedspan.core import callbacks, protocol
+from fedspan.core.ledger import Ledger
+from fedspan.core.participation import Participation
+from fedspan.core.run import run
 from fedspan.errors import FedspanError, InputError
-from fedspan.federation.participation import Participation
-from fedspan.ledger import Ledger
-from fedspan.privacy.dp import PaperDP, RowDP
-from fedspan.privacy.masking import Secure
-from fedspan.run import run
+from fedspan.privacy.request import PaperDP, RowDP
+from fedspan.secure.masking import Secure
 
 if TYPE_CHECKING:
     from fedspan import algorithms, engines
-    from fedspan.estimators.auto import Auto
+    from fedspan.estimators.choice import Auto
     from fedspan.estimators.classifier import FederatedClassifier
     from fedspan.estimators.deep_gcca import DeepFederatedGCCA
     from fedspan.estimators.gcca import FederatedGCCA
@@ -51,6 +53,7 @@ __all__ = [
     "Secure",
     "VerticalFederatedClassifier",
     "algorithms",
+    "callbacks",
     "channel",
     "engines",
     "prepare",
@@ -58,9 +61,13 @@ __all__ = [
     "run",
 ]
 
+# Public modules that live in core/: `from fedspan.protocol import Ask` works as `fedspan.protocol.Ask` does.
+sys.modules["fedspan.protocol"] = protocol
+sys.modules["fedspan.callbacks"] = callbacks
+
 # What needs scipy and scikit-learn is imported when first used: `fedspan --help` need not wait for them.
 _LATER = {
-    "Auto": "auto",
+    "Auto": "choice",
     "DeepFederatedGCCA": "deep_gcca",
     "FederatedClassifier": "classifier",
     "FederatedGCCA": "gcca",

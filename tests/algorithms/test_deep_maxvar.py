@@ -14,16 +14,16 @@ import scipy.sparse as sp
 import torch
 from torch import nn, optim
 
-from fedspan.algorithms.deep_maxvar import DeepMaxVar, DeepNode, DeepView
-from fedspan.algorithms.networks import made, outputs, with_parameters
+from fedspan.algorithms.gcca.deep import DeepMaxVar, DeepNode, DeepView
+from fedspan.algorithms.gcca.networks import made, outputs, with_parameters
 from fedspan.channel import IDENTITY, Channel, delta, only, quantize
-from fedspan.checkpoint import flatten
+from fedspan.core.checkpoint import flatten
+from fedspan.core.ledger import Exchange
+from fedspan.core.protocol import Array, Each, tasks_of
+from fedspan.core.rng import SERVER, Streams
+from fedspan.core.run import Result, run
 from fedspan.engines.inprocess import Faults, InProcess
 from fedspan.errors import ClientError, InputError
-from fedspan.ledger import Exchange
-from fedspan.protocol import Array, Each, tasks_of
-from fedspan.rng import SERVER, Streams
-from fedspan.run import Result, run
 
 pytestmark = pytest.mark.xdist_group("torch")  # whose parts for optimisers take seconds to import
 
@@ -295,10 +295,10 @@ def test_the_server_needs_no_torch_and_a_node_says_what_to_install() -> None:
 import sys
 sys.modules["torch"] = None  # as if it were not installed
 import numpy as np
-from fedspan.algorithms.deep_maxvar import DeepMaxVar, DeepNode, DeepView
+from fedspan.algorithms.gcca.deep import DeepMaxVar, DeepNode, DeepView
 from fedspan.errors import MissingExtraError
-from fedspan.protocol import Replies
-from fedspan.rng import Streams
+from fedspan.core.protocol import Replies
+from fedspan.core.rng import Streams
 rng, J = np.random.default_rng(0), 20
 server, names = DeepMaxVar({K}), ("a", "b")
 def drive(generator):

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedspan.algorithms.faps import Faps, FapsClient, FapsMemory, FapsState, distance, multiplier
-from fedspan.algorithms.power import Ssi
-from fedspan.checkpoint import Checkpoint, flatten
+from fedspan.algorithms.spectral.faps import Faps, FapsClient, FapsMemory, FapsState, distance, multiplier
+from fedspan.algorithms.spectral.power import Ssi
+from fedspan.core.checkpoint import Checkpoint, flatten
+from fedspan.core.ledger import Exchange
+from fedspan.core.protocol import Array, Round, Server, tasks_of
+from fedspan.core.rng import Streams
+from fedspan.core.run import Result, run
 from fedspan.engines.inprocess import Faults, InProcess
 from fedspan.errors import InputError
-from fedspan.ledger import Exchange
 from fedspan.numerics.anderson import combine
 from fedspan.numerics.orthonormal import largest_angle, orthonormal, random_orthonormal
-from fedspan.protocol import Array, Round, Server, tasks_of
-from fedspan.rng import Streams
-from fedspan.run import Result, run
 
 
 def federation(d: int, sizes: list[int], decay: float, seed: int) -> dict[str, Array]:

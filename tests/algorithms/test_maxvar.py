@@ -10,14 +10,14 @@ import pytest
 import scipy.sparse as sp
 
 from fedspan.algorithms import AltMaxVar, CuteMaxVar, Davidson, MaxVarDavidson, MaxVarKrylov, Mvlsa
-from fedspan.algorithms.entities import Entities
+from fedspan.algorithms.gcca.entities import Entities
 from fedspan.channel import Channel, delta, only, pack, quantize
 from fedspan.channel.stage import IDENTITY
+from fedspan.core.run import Info, Result, run
 from fedspan.engines import InProcess
 from fedspan.errors import InputError
 from fedspan.numerics.alignment import alignment_accuracy
 from fedspan.numerics.orthonormal import largest_angle
-from fedspan.run import Info, Result, run
 
 Views = list[np.ndarray]
 
@@ -83,8 +83,8 @@ def test_one_round_of_altmaxvar_by_hand() -> None:
 @pytest.mark.parametrize(("local", "batch"), [("gradient", 0), ("sgd", 7)])
 def test_local_steps_by_hand(local: str, batch: int) -> None:
     """Lines 19 to 22: T steps of 1/σ_max², the stochastic gradient scaled by J over the batch."""
-    from fedspan.algorithms.views import ViewClient, ViewState
-    from fedspan.rng import Streams
+    from fedspan.algorithms.gcca._view import ViewClient, ViewState
+    from fedspan.core.rng import Streams
 
     X = easy()[0]
     rng = np.random.default_rng(0)
@@ -213,7 +213,7 @@ def test_three_bits_keep_the_rate() -> None:
 
 def test_the_channel_is_the_papers_memory_and_error_feedback() -> None:
     """Lines 20 to 32 written out with the two memories, against the run through delta(quantize(3))."""
-    from fedspan.rng import Streams
+    from fedspan.core.rng import Streams
 
     views = easy()
     told: list[np.ndarray] = []
@@ -340,8 +340,8 @@ def test_ids_that_differ_are_refused_with_their_number(ids: Any, message: str) -
 
 
 def test_the_digests_depend_on_the_run_and_on_the_secret() -> None:
-    from fedspan.algorithms.views import ViewClient, ViewState
-    from fedspan.rng import Streams
+    from fedspan.algorithms.gcca._view import ViewClient, ViewState
+    from fedspan.core.rng import Streams
 
     X = easy(J=30)[0]
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedspan.algorithms.moments import RowsClient
-from fedspan.algorithms.oneshot import AveragingClient, DrSvd, Gram, Uda, Wda, pack_triangle, unpack_triangle
+from fedspan.algorithms._moments import RowsClient
+from fedspan.algorithms.spectral.oneshot import AveragingClient, DrSvd, Gram, Uda, Wda, pack_triangle, unpack_triangle
+from fedspan.core.ledger import Exchange
+from fedspan.core.protocol import Array, Sensitivity, Server, tasks_of
+from fedspan.core.rng import SERVER, Streams
+from fedspan.core.run import Result, run
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError
-from fedspan.ledger import Exchange
 from fedspan.numerics.orthonormal import largest_angle, projection_distance
-from fedspan.protocol import Array, Sensitivity, Server, tasks_of
-from fedspan.rng import SERVER, Streams
-from fedspan.run import Result, run
 
 ALL: list[Any] = [Gram, Uda, Wda, DrSvd]
 

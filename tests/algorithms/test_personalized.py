@@ -11,18 +11,18 @@ import pytest
 import scipy.linalg
 
 from fedspan.algorithms import PerPca, PersonalAuto, PersonalEigen, PersonalPaper
-from fedspan.algorithms.perpca import unique
-from fedspan.algorithms.personalized import decide
-from fedspan.algorithms.personalized_client import LAMBDAS, blend, shares
-from fedspan.algorithms.personalized_paper import gradient_U, gradient_V, lemma_steps, loss
-from fedspan.checkpoint import Checkpoint
+from fedspan.algorithms.personalized.eigen import decide
+from fedspan.algorithms.personalized.paper import gradient_U, gradient_V, lemma_steps, loss
+from fedspan.algorithms.personalized.perpca import unique
+from fedspan.algorithms.personalized.personal_client import LAMBDAS, blend, shares
+from fedspan.core.checkpoint import Checkpoint
+from fedspan.core.protocol import Array
+from fedspan.core.run import Result, run
 from fedspan.engines.inprocess import Faults, InProcess
 from fedspan.errors import InputError
 from fedspan.numerics.folds import Folded, Part, Prep, top
 from fedspan.numerics.orthonormal import largest_angle
 from fedspan.numerics.stiefel import lift, random_point, retract
-from fedspan.protocol import Array
-from fedspan.run import Result, run
 
 NOISE = 0.5
 

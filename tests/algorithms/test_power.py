@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedspan.algorithms.fedpower import FedPower, FedPowerClient, FedPowerState
-from fedspan.algorithms.power import LocalPower, Ssi
-from fedspan.checkpoint import Checkpoint
+from fedspan.algorithms.spectral.fedpower import FedPower, FedPowerClient, FedPowerState
+from fedspan.algorithms.spectral.power import LocalPower, Ssi
+from fedspan.core.checkpoint import Checkpoint
+from fedspan.core.ledger import Exchange, Ledger
+from fedspan.core.protocol import Array, Each, Replies, Sensitivity, Server, Sum, tasks_of
+from fedspan.core.rng import SERVER, Streams
+from fedspan.core.run import Result, run
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import ClientError, InputError
-from fedspan.ledger import Exchange, Ledger
 from fedspan.numerics.orthonormal import largest_angle, orthonormal, polar, projection_distance
-from fedspan.protocol import Array, Each, Replies, Sensitivity, Server, Sum, tasks_of
-from fedspan.rng import SERVER, Streams
-from fedspan.run import Result, run
 
 D, K = 9, 3
 RNG = np.random.default_rng(5)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedspan.algorithms import FedAvg, FedSgd, Ssca, Steps
-from fedspan.algorithms.learning import LabelledRows
+from fedspan.algorithms.learning.samples import LabelledRows
+from fedspan.core.run import Result, run
 from fedspan.engines import InProcess
 from fedspan.errors import InputError
 from fedspan.numerics.swish import Swish
-from fedspan.run import Result, run
 
 NET = Swish(hidden=4, classes=2)
 
@@ -123,7 +123,7 @@ def in_torchs_order(omega: np.ndarray) -> np.ndarray:
 
 def test_a_torch_module_agrees_with_the_built_in_network() -> None:
     """Losses, gradients, clipped gradients and probabilities."""
-    from fedspan.algorithms.torch_model import TorchModel, TorchRows
+    from fedspan.algorithms.learning.torch import TorchModel, TorchRows
 
     (X, y), (module, omega) = samples(), torch_twin()
     model = TorchModel(module)
@@ -142,7 +142,7 @@ def test_a_torch_module_agrees_with_the_built_in_network() -> None:
 def test_a_constrained_torch_run_equals_the_built_in_one() -> None:
     """(40) as a Problem: no objective but the norm, and loss - U as the constraint."""
     from fedspan.algorithms import Limit
-    from fedspan.algorithms.torch_model import Problem, TorchModel, TorchRows, cross_entropy
+    from fedspan.algorithms.learning.torch import Problem, TorchModel, TorchRows, cross_entropy
 
     module, omega = torch_twin()
     model = TorchModel(module, Problem(None, (lambda out, y: cross_entropy(out, y) - 0.4,)))
@@ -162,7 +162,7 @@ def test_a_constrained_torch_run_equals_the_built_in_one() -> None:
 
 def test_torch_models_that_cannot_be_learned_are_refused() -> None:
     torch = pytest.importorskip("torch")
-    from fedspan.algorithms.torch_model import Problem, TorchModel, TorchRows
+    from fedspan.algorithms.learning.torch import Problem, TorchModel, TorchRows
 
     X, y = samples()
     with pytest.raises(InputError, match=r"torch\.nn\.Module"):

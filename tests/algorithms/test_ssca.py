@@ -11,12 +11,12 @@ import scipy.optimize
 import scipy.sparse as sp
 
 from fedspan.algorithms import Limit, Ssca, SscaMomentum, Steps
-from fedspan.algorithms.learning import LabelledRows, SampleClient
+from fedspan.algorithms.learning.samples import LabelledRows, SampleClient
+from fedspan.core.protocol import Sensitivity, Sum, tasks_of
+from fedspan.core.run import Info, Result, run
 from fedspan.engines import InProcess
 from fedspan.errors import InputError
 from fedspan.numerics.swish import Swish, softmax, swish
-from fedspan.protocol import Sensitivity, Sum, tasks_of
-from fedspan.run import Info, Result, run
 
 NET = Swish(hidden=5, classes=3)
 

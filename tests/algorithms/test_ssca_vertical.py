@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from fedspan.algorithms import Limit, Steps, VerticalSgd, VerticalSsca
-from fedspan.algorithms.learning import LabelledRows
+from fedspan.algorithms.learning.samples import LabelledRows
 from fedspan.channel import Channel, Stage
+from fedspan.core.protocol import Each, Sum
+from fedspan.core.rng import SERVER, Streams
+from fedspan.core.run import Result, run
 from fedspan.engines import InProcess
 from fedspan.errors import InputError
 from fedspan.numerics.surrogate import blend, minimise, nothing
 from fedspan.numerics.swish import Swish
-from fedspan.protocol import Each, Sum
-from fedspan.rng import SERVER, Streams
-from fedspan.run import Result, run
 
 NET = Swish(hidden=6, classes=3)
 SEED = 4

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from fedspan.channel import IDENTITY, Stage, delta, error_feedback, quantize
 from fedspan.channel.link import Receiver, Sender
 from fedspan.channel.wire import Message
-from fedspan.checkpoint import flatten, unflatten
+from fedspan.core.checkpoint import flatten, unflatten
+from fedspan.core.rng import Streams
 from fedspan.errors import ProtocolError
 from fedspan.numerics.orthonormal import largest_angle, orthonormal
-from fedspan.rng import Streams
 
 
 class NaiveSender(Sender):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedspan.channel import Stage, chain, delta, error_feedback, quantize
-from fedspan.checkpoint import flatten, unflatten
-from fedspan.rng import Streams
+from fedspan.core.checkpoint import flatten, unflatten
+from fedspan.core.rng import Streams
 
 finite = st.floats(-1e6, 1e6)
 sequences = hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(0, 5)), elements=finite)

@@ -8,8 +8,8 @@ from hypothesis.extra import numpy as hnp
 
 from fedspan.channel import pack
 from fedspan.channel.pack import pack_bits, unpack_bits
+from fedspan.core.rng import Streams
 from fedspan.errors import ProtocolError
-from fedspan.rng import Streams
 
 RNG = Streams(0, 0, 0, "a")
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9)

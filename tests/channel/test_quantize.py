@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as hnp
 
 from fedspan.channel import quantize
 from fedspan.channel.quantize import pack_bits, unpack_bits
+from fedspan.core.rng import Streams
 from fedspan.errors import InputError, ProtocolError
-from fedspan.rng import Streams
 
 RNG = Streams(0, 1, 2, "ada")
 BITS = range(2, 17)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspan.channel import IDENTITY, Channel, Stage, chain, delta, error_feedback, only, quantize
+from fedspan.core.rng import Streams
 from fedspan.errors import InputError
-from fedspan.rng import Streams
 
 RNG = Streams(0, 1, 2, "ada")
 ORDER = ["clip", "noise", "memory", "quantize", "mask"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspan.cli.tasks import TASKS
+from fedspan.jobs.tasks import TASKS
 
 NAMES = ["age", "height", "weight", "pulse", "steps"]
 IDS = [f"p{i:02d}" for i in range(60)]

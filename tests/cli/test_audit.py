@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from cli_world import rows, tree, write_csv
 
-from fedspan.cli.audit import gather
-from fedspan.cli.evidence import Evidence, milestones, one_row
-from fedspan.cli.folder import RunFolder
+from fedspan.audit.auditor import gather
+from fedspan.audit.evidence import Evidence, milestones, one_row
 from fedspan.engines.transcript import Talk
+from fedspan.jobs.folder import RunFolder
 
 Fedspan = Callable[..., Any]
 
@@ -184,7 +184,7 @@ def test_noise_and_masks_on_the_wire_are_seen(world: Path) -> None:
 
 
 def test_the_membership_test_measures_the_noise_that_was_there() -> None:
-    from fedspan.algorithms.oneshot import GramClient
+    from fedspan.algorithms.spectral.oneshot import GramClient
 
     rng, X = np.random.default_rng(1), rows(0, 40)
     settled = Talk(

@@ -12,7 +12,7 @@ from cli_world import write_jobs
 from typer.testing import CliRunner
 
 from fedspan.cli.main import app
-from fedspan.cli.tasks import TASKS
+from fedspan.jobs.tasks import TASKS
 
 pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="there is no Chromium here; install Debian's chromium"),

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspan import FederatedPCA, Participation, RowDP, Secure
-from fedspan.cli.job import Job, load, parameters, parse
+from fedspan.data.preparation import Preparation
 from fedspan.errors import InputError
-from fedspan.federation.preparation import Preparation
+from fedspan.jobs.model import Job, load, parameters, parse
 
 HERE = Path("/here")
 JOB: dict[str, Any] = {"job": {"task": "pca"}, "data": {"clients": ["a.csv", "b.npy"]}}

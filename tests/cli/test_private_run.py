@@ -127,7 +127,7 @@ def test_an_audit_reads_the_packed_messages_of_secure_sums(private: Path, fedspa
 
 def test_an_audit_sees_if_masks_were_missing(private: Path, fedspan: Fedspan) -> None:
     """The test for randomness can fail: it is shown answers of a run without masks as if they had been masked."""
-    from fedspan.cli.protected import _randomness
+    from fedspan.audit.protected import _randomness
     from fedspan.engines.transcript import Transcript
 
     assert fedspan("run", "job.toml", "--out", "out", "--transcript", "--set", "secure.enabled=false").exit_code == 0
@@ -141,7 +141,7 @@ def test_a_warning_comes_before_anything_is_sent(
 ) -> None:
     import os
 
-    from fedspan.cli import runner
+    from fedspan.jobs import runner
 
     seen: list[str] = []
     monkeypatch.setattr(runner, "say", lambda console, text: seen.append(text))

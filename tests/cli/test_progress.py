@@ -22,10 +22,10 @@ import pytest
 from cli_world import spawn
 from rich.console import Console
 
-from fedspan.checkpoint import load_tree
 from fedspan.cli.progress import Progress
-from fedspan.ledger import Exchange, Ledger, RoundEnd
-from fedspan.run import Info
+from fedspan.core.checkpoint import load_tree
+from fedspan.core.ledger import Exchange, Ledger, RoundEnd
+from fedspan.core.run import Info
 
 Fedspan = Callable[..., Any]
 NOTICE = "stopping after this round; Ctrl-C again stops at once"
@@ -148,8 +148,8 @@ def test_pressed_twice_it_stops_at_once(world: Path) -> None:
     script = (
         "import os, signal, threading, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell may have had ignored
-        "from fedspan.checkpoint import Checkpoint\n"
-        "from fedspan.cli.stop import Stop\n"
+        "from fedspan.core.checkpoint import Checkpoint\n"
+        "from fedspan.jobs.stop import Stop\n"
         "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
         "threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
         "try:\n"

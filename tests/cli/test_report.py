@@ -15,12 +15,12 @@ import scipy.sparse as sp
 from cli_world import rows, tree, write_csv
 
 from fedspan import FederatedPCA, PersonalizedPCA
-from fedspan.cli.model_sections import by_round
-from fedspan.cli.points import participation
-from fedspan.cli.report import privacy, render
-from fedspan.cli.scores import _some, load_scores
-from fedspan.cli.svg import bar_chart, curve_chart, line_chart, picture
-from fedspan.ledger import Exchange, Ledger, Note, RoundEnd
+from fedspan.core.ledger import Exchange, Ledger, Note, RoundEnd
+from fedspan.jobs.scores import _some, load_scores
+from fedspan.reports.charts import bar_chart, curve_chart, line_chart, picture
+from fedspan.reports.model_sections import by_round
+from fedspan.reports.points import participation
+from fedspan.reports.report import privacy, render
 
 Fedspan = Callable[..., Any]
 

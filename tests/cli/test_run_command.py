@@ -172,7 +172,7 @@ def test_numbers_for_people() -> None:
 
 
 def test_every_solver_runs_from_a_job_file(world: Path, fedspan: Fedspan) -> None:
-    from fedspan.estimators.spectral import SOLVERS
+    from fedspan.estimators._options.spectral_solvers import SOLVERS
 
     for solver in SOLVERS:
         result = fedspan("run", "job.toml", "--set", f"job.solver={solver}", "--set", "job.tol=1e-4", "--out", solver)

@@ -12,11 +12,11 @@ import jsonschema
 import pytest
 from cli_world import tree
 
-from fedspan.cli.job import load, parse, schema
-from fedspan.cli.schema import json_schema
-from fedspan.cli.tasks import TASKS, choices
-from fedspan.cli.template import text_for
 from fedspan.errors import InputError
+from fedspan.jobs.model import load, parse, schema
+from fedspan.jobs.schema import json_schema
+from fedspan.jobs.tasks import TASKS, choices
+from fedspan.jobs.template import text_for
 
 Fedspan = Callable[..., Any]
 SCHEMA = json_schema()

@@ -18,13 +18,13 @@ from test_report import Checker
 from test_resume import wait_for_rounds
 
 import fedspan as library
-from fedspan.cli.job import load, parameters
-from fedspan.cli.releases import shown
-from fedspan.cli.tasks import TASKS, choices, estimator
+from fedspan.core.ledger import Ledger, Note
+from fedspan.core.protocol import tasks_of
+from fedspan.data.columns import as_labels
 from fedspan.errors import InputError
-from fedspan.federation.columns import as_labels
-from fedspan.ledger import Ledger, Note
-from fedspan.protocol import tasks_of
+from fedspan.jobs.model import load, parameters
+from fedspan.jobs.tasks import TASKS, choices, estimator
+from fedspan.reports.releases import shown
 
 Fedspan = Callable[..., Any]
 

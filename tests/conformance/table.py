@@ -42,11 +42,11 @@ from fedspan.algorithms import (
     VerticalSsca,
     Wda,
 )
-from fedspan.algorithms.deep_maxvar import DeepView
+from fedspan.algorithms.gcca.deep import DeepView
+from fedspan.core.protocol import Array, Server
 from fedspan.numerics.swish import Swish
-from fedspan.privacy.dp import RowDP
 from fedspan.privacy.plan import Plan, Release, plan_for
-from fedspan.protocol import Array, Server
+from fedspan.privacy.request import RowDP
 
 Clients = Mapping[str, Array]
 

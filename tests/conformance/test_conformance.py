@@ -14,11 +14,11 @@ from table import TABLE, Row
 
 from fedspan import algorithms
 from fedspan.channel import IDENTITY, Channel, Stage, delta, error_feedback, only, quantize, wire
-from fedspan.checkpoint import Checkpoint, flatten
+from fedspan.core.checkpoint import Checkpoint, flatten
+from fedspan.core.ledger import Ledger
+from fedspan.core.run import Info, Result, run
 from fedspan.engines import InProcess, inprocess
-from fedspan.ledger import Ledger
 from fedspan.numerics.orthonormal import largest_angle
-from fedspan.run import Info, Result, run
 
 PLAIN = "no channel"
 CHANNELS: dict[str, Channel] = {

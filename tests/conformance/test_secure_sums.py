@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from table import TABLE
 
+from fedspan.core.run import run
 from fedspan.engines import InProcess
 from fedspan.errors import ProtocolError
-from fedspan.privacy.masking import Secure
-from fedspan.run import run
+from fedspan.secure.masking import Secure
 
 SUM_ONLY = {
     "ssi",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedspan.channel import wire
-from fedspan.checkpoint import Checkpoint, _digest, build, flatten, load_tree, save_tree, unflatten
+from fedspan.core.checkpoint import Checkpoint, _digest, build, flatten, load_tree, save_tree, unflatten
 from fedspan.errors import CheckpointError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedspan.files import write_whole
+from fedspan._files import write_whole
 
 
 @pytest.mark.parametrize("data", ["", "words: ü\n", b"", b"\x00\xff" * 1000])

@@ -9,9 +9,9 @@ from threading import Event
 import numpy as np
 import pytest
 
-from fedspan import checkpoint
-from fedspan.checkpoint import Checkpoint
-from fedspan.deployment.later import LaterCheckpoint
+from fedspan.core import checkpoint
+from fedspan.core.checkpoint import Checkpoint
+from fedspan.deployment.later_checkpoint import LaterCheckpoint
 
 RUN = {"seed": 1}
 

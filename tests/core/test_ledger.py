@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedspan.core.ledger import Exchange, Ledger, Note, RoundEnd
 from fedspan.errors import InputError
-from fedspan.ledger import Exchange, Ledger, Note, RoundEnd
 
 EVENTS = [
     Note("solver gram: asked for; seed 3, «ü»"),

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import Giver
 
-from fedspan.errors import ClientError, ProtocolError
-from fedspan.protocol import (
+from fedspan.core.protocol import (
     Ask,
     Each,
     Replies,
@@ -24,6 +23,7 @@ from fedspan.protocol import (
     task,
     tasks_of,
 )
+from fedspan.errors import ClientError, ProtocolError
 
 
 class Quiet(Giver):

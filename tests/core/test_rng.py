@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspan.rng import SERVER, Streams, rng_for
+from fedspan.core.rng import SERVER, Streams, rng_for
 
 keys = st.tuples(st.integers(0, 2**64), st.integers(0, 2**40), st.integers(0, 99), st.text(), st.text())
 

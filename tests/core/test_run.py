@@ -9,13 +9,13 @@ import pytest
 from toy import CLIENTS, Adder
 
 from fedspan.channel import Channel, quantize
-from fedspan.checkpoint import Checkpoint
+from fedspan.core.checkpoint import Checkpoint
+from fedspan.core.ledger import Exchange, Ledger, Note, RoundEnd
+from fedspan.core.participation import Participation
+from fedspan.core.protocol import Sum
+from fedspan.core.run import Info, run
 from fedspan.engines import InProcess
 from fedspan.errors import CheckpointError, ClientError, InputError, ProtocolError
-from fedspan.federation.participation import Participation
-from fedspan.ledger import Exchange, Ledger, Note, RoundEnd
-from fedspan.protocol import Sum
-from fedspan.run import Info, run
 
 
 def start(algorithm: Any = None, clients: Any = CLIENTS, **options: Any) -> Any:

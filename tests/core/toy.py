@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fedspan.core.protocol import Array, Arrays, Ask, Client, Each, Round, Server, Sum, Want, complete, task
+from fedspan.core.rng import Streams
 from fedspan.errors import InputError
-from fedspan.protocol import Array, Arrays, Ask, Client, Each, Round, Server, Sum, Want, complete, task
-from fedspan.rng import Streams
 
 
 @dataclass(frozen=True)

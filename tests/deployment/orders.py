@@ -28,15 +28,15 @@ from table import TABLE, hospitals, labelled, labelled_views  # noqa: E402
 
 import fedspan  # noqa: E402
 from fedspan import Secure, run  # noqa: E402
-from fedspan.algorithms.deep_maxvar import DeepView  # noqa: E402
+from fedspan.algorithms.gcca.deep import DeepView  # noqa: E402
 from fedspan.channel import Channel, delta, only, quantize  # noqa: E402
 from fedspan.channel.recipe import recipes_of  # noqa: E402
-from fedspan.checkpoint import load_tree  # noqa: E402
-from fedspan.deployment.opening import plain_fields  # noqa: E402
-from fedspan.deployment.order import Order  # noqa: E402
+from fedspan.core.checkpoint import load_tree  # noqa: E402
+from fedspan.core.ledger import Exchange, Ledger  # noqa: E402
+from fedspan.core.run import Result  # noqa: E402
+from fedspan.deployment.server_job import Order  # noqa: E402
 from fedspan.engines import InProcess  # noqa: E402
-from fedspan.ledger import Exchange, Ledger  # noqa: E402
-from fedspan.run import Result  # noqa: E402
+from fedspan.engines.start import plain_fields  # noqa: E402
 
 SEED = 5
 # Noise of a deployed site comes from its operating system, so no two runs of these are alike: see test_rules.py.

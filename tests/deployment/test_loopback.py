@@ -12,7 +12,7 @@ import pytest
 
 import fedspan
 from fedspan.deployment.loopback import Call, Deliver, LoopbackFederation, LoopbackTransport
-from fedspan.deployment.station import Station
+from fedspan.deployment.site_service import Station
 
 ASKED = json.dumps({"fedspan": fedspan.__version__, "table": {}})
 

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 pytest.importorskip("nvflare", reason="needs fedspan[flare]")
 
 from fedspan import FederatedPCA
-from fedspan.cli import on
 from fedspan.cli.main import app
+from fedspan.core.ledger import Ledger
+from fedspan.deployment.flare_admin import settled
 from fedspan.deployment.loopback import Call, Deliver, LoopbackFederation
-from fedspan.deployment.order import Order
-from fedspan.engines.flare_admin import settled
-from fedspan.ledger import Ledger
+from fedspan.deployment.server_job import Order
+from fedspan.jobs import federated as on
 
 ROUNDS = 8
 JOB = f'[job]\ntask = "pca"\nn_components = 2\nsolver = "ssi"\ntol = 0.0\nmax_rounds = {ROUNDS}\nrandom_state = 4\n'

@@ -18,8 +18,8 @@ from orders import (
 )
 
 from fedspan.channel import wire
+from fedspan.core.ledger import Ledger
 from fedspan.deployment.loopback import Call, Deliver, LoopbackFederation
-from fedspan.ledger import Ledger
 
 
 @pytest.mark.parametrize(("name", "secure"), RUNS)

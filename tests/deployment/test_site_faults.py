@@ -15,10 +15,10 @@ from orders import estimate, exchanges, new_run, order_for
 
 from fedspan import FederatedPCA
 from fedspan.channel import wire
-from fedspan.deployment import remote
+from fedspan.core.ledger import Ledger
 from fedspan.deployment.loopback import Call, Deliver, LoopbackFederation, Tamper
-from fedspan.deployment.order import Order
-from fedspan.ledger import Ledger
+from fedspan.deployment.server_job import Order
+from fedspan.engines import remote
 
 ROUNDS = 12
 SSI = {"n_components": 2, "solver": "ssi", "tol": 0.0, "max_rounds": ROUNDS, "random_state": 4}

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import fedspan
-from fedspan.cli.tasks import TASKS
+from fedspan.jobs.tasks import TASKS
 
 pytestmark = pytest.mark.xdist_group("site")  # it is built once, in one process
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from fedspan.algorithms import Krylov, Ssi
-from fedspan.algorithms.moments import RowsClient
+from fedspan.algorithms._moments import RowsClient
 from fedspan.channel import Channel, delta, only, quantize
+from fedspan.core.ledger import Exchange
+from fedspan.core.protocol import Arrays, Client, Sensitivity, task
+from fedspan.core.rng import Streams
+from fedspan.core.run import Result, run
 from fedspan.engines import Faults, InProcess
 from fedspan.errors import ClientError, InputError, ProtocolError
-from fedspan.ledger import Exchange
 from fedspan.numerics.orthonormal import largest_angle
-from fedspan.protocol import Arrays, Client, Sensitivity, task
-from fedspan.rng import Streams
-from fedspan.run import Result, run
 
 BAD = {
     "lost requests": Faults(lose_request=0.25),

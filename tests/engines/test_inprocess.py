@@ -14,17 +14,17 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedspan.algorithms import Gram, Krylov, Ssi
-from fedspan.algorithms.moments import RowsClient
+from fedspan.algorithms._moments import RowsClient
 from fedspan.channel import Channel, delta, quantize
-from fedspan.checkpoint import Checkpoint, flatten
+from fedspan.core.checkpoint import Checkpoint, flatten
+from fedspan.core.ledger import Exchange
+from fedspan.core.participation import Participation
+from fedspan.core.protocol import Array, Arrays, Ask, Client, Each, Sensitivity, Sum, task
+from fedspan.core.rng import Streams
+from fedspan.core.run import run
 from fedspan.engines import InProcess
 from fedspan.engines.hub import Collector
 from fedspan.errors import InputError
-from fedspan.federation.participation import Participation
-from fedspan.ledger import Exchange
-from fedspan.protocol import Array, Arrays, Ask, Client, Each, Sensitivity, Sum, task
-from fedspan.rng import Streams
-from fedspan.run import run
 
 
 def bits(result: Any) -> Any:

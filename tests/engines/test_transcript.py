@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from fedspan.algorithms import FedPower, Gram, Krylov, Ssi
-from fedspan.algorithms.moments import RowsClient
+from fedspan.algorithms._moments import RowsClient
 from fedspan.channel import Channel, delta, error_feedback, only, pack, quantize
-from fedspan.checkpoint import Checkpoint
+from fedspan.core.checkpoint import Checkpoint
+from fedspan.core.ledger import Exchange, Ledger
+from fedspan.core.protocol import Arrays, Sensitivity, task
+from fedspan.core.run import Result, run
 from fedspan.engines import Faults, InProcess
 from fedspan.engines.hub import Hub
 from fedspan.engines.transcript import Talk, Transcript
 from fedspan.errors import InputError
-from fedspan.ledger import Exchange, Ledger
-from fedspan.protocol import Arrays, Sensitivity, task
-from fedspan.run import Result, run
 
 CHANNELS = {  # those of the conformance table, and the lossless one of Krylov
     "no channel": Channel(),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedspan import FederatedClassifier, FederatedPCA
-from fedspan.callbacks import MLflowLogger, TensorBoardLogger, chain
+from fedspan.core.callbacks import MLflowLogger, TensorBoardLogger, chain
 from fedspan.errors import MissingExtraError
 
 rng = np.random.default_rng(0)

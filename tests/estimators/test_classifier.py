@@ -174,7 +174,7 @@ def test_a_fit_goes_on_from_its_checkpoint_and_a_file_gives_the_model_back(three
 
 def test_a_torch_module_is_a_model(three: Any, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from fedspan.algorithms.torch_model import Problem, TorchModel, cross_entropy
+    from fedspan.algorithms.learning.torch import Problem, TorchModel, cross_entropy
 
     X, y = people()
     torch.manual_seed(0)

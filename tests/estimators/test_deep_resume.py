@@ -16,7 +16,7 @@ import pytest
 from torch import nn
 
 from fedspan import DeepFederatedGCCA, Ledger
-from fedspan.run import Info
+from fedspan.core.run import Info
 
 pytestmark = pytest.mark.xdist_group("torch")  # whose parts for optimisers take seconds to import
 

@@ -5,11 +5,11 @@ import pytest
 
 from fedspan import FederatedClassifier, InputError, RowDP, VerticalFederatedClassifier
 from fedspan.algorithms import Sampling, Ssca
-from fedspan.algorithms.learning import SampleClient
+from fedspan.algorithms.learning.samples import SampleClient
+from fedspan.core.protocol import tasks_of
+from fedspan.core.rng import Streams
 from fedspan.numerics.swish import Swish
 from fedspan.privacy.accountant import epsilon, multiplier
-from fedspan.protocol import tasks_of
-from fedspan.rng import Streams
 
 
 def world(n: int = 3000, clients: int = 3):

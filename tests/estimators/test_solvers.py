@@ -11,7 +11,7 @@ from fedspan import Auto, FederatedPCA, FederatedSVD, InputError, Participation
 from fedspan.algorithms import FedPower, Krylov
 from fedspan.engines import Faults, InProcess
 from fedspan.errors import ClientError
-from fedspan.estimators.auto import Problem
+from fedspan.estimators.choice import Problem
 from fedspan.numerics.orthonormal import largest_angle
 
 DIGITS = load_digits().data

@@ -13,7 +13,7 @@ from orders import THREE, new_run, order_for, order_for_estimator, order_with_no
 from world import collect, log_of, misbehave, plans_of, submit
 
 from fedspan.deployment.local import LocalFederation
-from fedspan.deployment.order import Order
+from fedspan.deployment.server_job import Order
 
 # Algorithm, with secure sums. All others: over loopback, and with `long` for real.
 ALGORITHMS = [

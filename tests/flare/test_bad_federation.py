@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from world import PATIENCE, command, until
 
 from fedspan.cli.main import app
+from fedspan.deployment import flare_admin
 from fedspan.deployment.kit import init_site
 from fedspan.deployment.local import listening, pids_of, start_kit
-from fedspan.engines import flare_admin
 
 pytestmark = pytest.mark.xdist_group("flare")
 JOB = '[job]\ntask = "pca"\nn_components = 2\nrandom_state = 0\n'

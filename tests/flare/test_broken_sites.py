@@ -21,7 +21,7 @@ from world import PATIENCE, SERVER, call, command, log_of, misbehave, until
 
 from fedspan import FederatedPCA
 from fedspan.cli.main import app
-from fedspan.ledger import Ledger
+from fedspan.core.ledger import Ledger
 
 pytestmark = pytest.mark.xdist_group("flare")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedspan.cli.job import parse
 from fedspan.cli.main import app
 from fedspan.deployment.policy import Policy, SiteTable
+from fedspan.jobs.model import parse
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "federation.md").read_text(encoding="utf-8")
 TOML = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]

@@ -15,11 +15,11 @@ pytest.importorskip("nvflare", reason="needs fedspan[flare]")
 from orders import new_run
 from world import SERVER, environment, log_of, until
 
+from fedspan.deployment import flare_admin
+from fedspan.deployment.flare import job_folder
 from fedspan.deployment.kit import init_site
 from fedspan.deployment.local import LocalFederation, end_kit, start_kit
-from fedspan.deployment.order import Order
-from fedspan.engines import flare_admin
-from fedspan.engines.flare import job_folder
+from fedspan.deployment.server_job import Order
 from fedspan.errors import ClientError
 
 pytestmark = pytest.mark.xdist_group("flare")

@@ -17,17 +17,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fedspan
 from fedspan.algorithms import Davidson, Faps, Krylov, NoisyGram, Sampling, Ssca, Ssi
 from fedspan.channel import Channel, wire
+from fedspan.data.preparation import Preparation
 from fedspan.deployment.kit import policy_file
-from fedspan.deployment.opening import Opening
-from fedspan.deployment.order import Order
 from fedspan.deployment.policy import Policy
-from fedspan.deployment.station import Station
+from fedspan.deployment.server_job import Order
+from fedspan.deployment.site_service import Station
+from fedspan.engines.start import Opening
 from fedspan.errors import InputError, ProtocolError
-from fedspan.federation.preparation import Preparation
 from fedspan.numerics.swish import Swish
 from fedspan.privacy.budget import Budget
-from fedspan.privacy.dp import RowDP
 from fedspan.privacy.plan import Release, plan_for
+from fedspan.privacy.request import RowDP
 
 SITES = ("east", "north", "south")
 RUN = "0123456789abcdef"

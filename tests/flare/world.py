@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedspan.deployment import flare_admin
 from fedspan.deployment.kit import init_site
 from fedspan.deployment.local import LocalFederation
-from fedspan.deployment.order import Order
-from fedspan.engines import flare_admin
+from fedspan.deployment.server_job import Order
 
 MISCHIEF = Path(__file__).resolve().parent / "mischief"
 SERVER = "localhost"

@@ -9,10 +9,10 @@ import pytest
 import scipy.sparse as sp
 
 from fedspan.errors import InputError
-from fedspan.numerics import views
+from fedspan.numerics import view_solves as views
 from fedspan.numerics.alignment import alignment_accuracy, bits_per_variable, compression_ratio, measured_ratio
 from fedspan.numerics.maxvar import common_step, maxvar_cost, projected_residual
-from fedspan.numerics.views import View
+from fedspan.numerics.view_solves import View
 
 
 def shifted(X: np.ndarray, center: bool, scale: bool) -> np.ndarray:

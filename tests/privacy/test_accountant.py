@@ -8,9 +8,9 @@ from scipy.stats import norm
 
 from fedspan import Ledger, RowDP
 from fedspan.algorithms import NoisyGram
-from fedspan.algorithms.private import PrivateClient
+from fedspan.algorithms.spectral.noisy import PrivateClient
+from fedspan.core.ledger import Exchange
 from fedspan.errors import InputError, PrivacyError
-from fedspan.ledger import Exchange
 from fedspan.privacy.accountant import epsilon, gaussian_mu, multiplier, paper_multiplier
 from fedspan.privacy.budget import Budget
 from fedspan.privacy.plan import Release, plan_for

@@ -9,19 +9,19 @@ import scipy.sparse as sp
 
 from fedspan import FederatedPCA, FederatedSVD, PaperDP, RowDP, run
 from fedspan.algorithms import Gram, NoisyGram, NoisyPower
-from fedspan.algorithms.private import PrivateClient
+from fedspan.algorithms.spectral.noisy import PrivateClient
+from fedspan.audit.attacks import mu_lower_bound
+from fedspan.core.protocol import Replies, Sensitivity, tasks_of
+from fedspan.core.rng import SERVER, Streams
 from fedspan.engines import InProcess
 from fedspan.errors import ClientError, InputError, PrivacyError
 from fedspan.numerics.operators import Rows
 from fedspan.numerics.orthonormal import orthonormal, projection_distance
 from fedspan.privacy import noise
 from fedspan.privacy.accountant import gaussian_mu
-from fedspan.privacy.attacks import mu_lower_bound
 from fedspan.privacy.budget import Budget
 from fedspan.privacy.guard import Guard
 from fedspan.privacy.plan import Release, plan_for
-from fedspan.protocol import Replies, Sensitivity, tasks_of
-from fedspan.rng import SERVER, Streams
 
 DP = RowDP(epsilon=4.0, delta=1e-5, row_norm=2.0)
 

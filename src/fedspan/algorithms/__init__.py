@@ -1,22 +1,22 @@
 """The papers' algorithms: server and client side by side, one file each."""
 
-from fedspan.algorithms.deep_maxvar import DeepMaxVar
-from fedspan.algorithms.faps import Faps
-from fedspan.algorithms.fedpower import FedPower
-from fedspan.algorithms.fedsgd import FedAvg, FedSgd, SscaMomentum
-from fedspan.algorithms.krylov import Davidson, Krylov, Prior
-from fedspan.algorithms.learning import Limit, Sampling, Steps
-from fedspan.algorithms.maxvar import AltMaxVar, CuteMaxVar, Mvlsa
-from fedspan.algorithms.maxvar_krylov import MaxVarDavidson, MaxVarKrylov
-from fedspan.algorithms.oneshot import DrSvd, Gram, Uda, Wda
-from fedspan.algorithms.paper_noise import PaperNoise
-from fedspan.algorithms.perpca import PerPca
-from fedspan.algorithms.personalized_auto import PersonalAuto, PersonalEigen
-from fedspan.algorithms.personalized_paper import PersonalPaper
-from fedspan.algorithms.power import LocalPower, Ssi
-from fedspan.algorithms.private import NoisyGram, NoisyPower
-from fedspan.algorithms.ssca import Ssca
-from fedspan.algorithms.ssca_vertical import VerticalSgd, VerticalSsca
+from fedspan.algorithms.gcca.altmaxvar import AltMaxVar, CuteMaxVar, Mvlsa
+from fedspan.algorithms.gcca.deep import DeepMaxVar
+from fedspan.algorithms.gcca.maxvar_krylov import MaxVarDavidson, MaxVarKrylov
+from fedspan.algorithms.learning.samples import Limit, Sampling, Steps
+from fedspan.algorithms.learning.sgd import FedAvg, FedSgd, SscaMomentum
+from fedspan.algorithms.learning.ssca import Ssca
+from fedspan.algorithms.learning.vertical import VerticalSgd, VerticalSsca
+from fedspan.algorithms.personalized.auto import PersonalAuto, PersonalEigen
+from fedspan.algorithms.personalized.paper import PersonalPaper
+from fedspan.algorithms.personalized.perpca import PerPca
+from fedspan.algorithms.spectral.faps import Faps
+from fedspan.algorithms.spectral.fedpower import FedPower
+from fedspan.algorithms.spectral.krylov import Davidson, Krylov, Prior
+from fedspan.algorithms.spectral.noisy import NoisyGram, NoisyPower
+from fedspan.algorithms.spectral.oneshot import DrSvd, Gram, Uda, Wda
+from fedspan.algorithms.spectral.paper_noise import PaperNoise
+from fedspan.algorithms.spectral.power import LocalPower, Ssi
 
 __all__ = [
     "AltMaxVar",

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedspan._types import Arrays, Draw
 from fedspan.channel.stage import Stage, State
 from fedspan.channel.wire import Message
 from fedspan.errors import ProtocolError
-from fedspan.protocol import Arrays
-from fedspan.rng import Streams
 
 
 class Sender:
@@ -25,7 +24,7 @@ class Sender:
         self.number: int = 0
         self.pending: State = None  # the memory after message `number`, the last one sent
 
-    def encode(self, message: Message, rng: Streams) -> Message:
+    def encode(self, message: Message, rng: Draw) -> Message:
         """The message with its arrays encoded and numbered."""
         return self.stamp(message, *self.stage.encode(message.arrays, self.memory, rng))
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedspan._types import Arrays, Draw
 from fedspan.channel.quantize import quantize
 from fedspan.channel.stage import Stage, State, check_order
 from fedspan.errors import InputError
-from fedspan.protocol import Arrays
-from fedspan.rng import Streams
 
 _FIRST = "+0"  # marks an array that is sent whole, against no memory
 
@@ -26,7 +25,7 @@ def delta(inner: Stage, first: Stage | None = None) -> Stage:
     kinds = check_order(("memory", *inner.kinds))
     ends = {inner: _memoryless(inner), start: _memoryless(start)}
 
-    def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
+    def encode(arrays: Arrays, state: State, rng: Draw) -> tuple[Arrays, State]:
         memory, out = dict(state), {}
         for name, x in arrays.items():
             if x.dtype.kind != "f":
@@ -66,7 +65,7 @@ def error_feedback(inner: Stage) -> Stage:
     kinds = check_order(("memory", *inner.kinds))
     sender, receiver = _memoryless(inner)
 
-    def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
+    def encode(arrays: Arrays, state: State, rng: Draw) -> tuple[Arrays, State]:
         lost, owed = dict(state), {}
         for name, x in arrays.items():
             known = x.dtype.kind == "f" and name in lost and lost[name].shape == x.shape

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedspan._types import Array, Arrays, Draw
 from fedspan.channel.stage import Stage, State
 from fedspan.errors import ProtocolError
-from fedspan.protocol import Array, Arrays
-from fedspan.rng import Streams
 
 _MARK = "~p"  # a packed array is named  name~p~<dtype>~<shape>: it describes itself
 
@@ -73,7 +72,7 @@ def _columns(shape: tuple[int, ...]) -> tuple[int, int]:
 def pack() -> Stage:
     """A stage that packs signed integer arrays; others pass as they are."""
 
-    def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
+    def encode(arrays: Arrays, state: State, rng: Draw) -> tuple[Arrays, State]:
         return dict(_pack(name, array) for name, array in arrays.items()), state
 
     def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:

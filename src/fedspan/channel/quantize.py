@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedspan._types import Array, Arrays, Draw
 from fedspan.channel.pack import pack_bits, unpack_bits
 from fedspan.channel.stage import Stage, State
 from fedspan.errors import InputError, ProtocolError
-from fedspan.protocol import Array, Arrays
-from fedspan.rng import Streams
 
 _MARK = "~q"  # a packed array is named  name~q<bits>~<dtype>~<shape>: it describes itself
 
@@ -23,7 +22,7 @@ def quantize(bits: int) -> Stage:
         raise InputError(f"need bits to be an integer from 2 to 16, got {bits!r}")
     S = 2 ** (bits - 1) - 1
 
-    def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
+    def encode(arrays: Arrays, state: State, rng: Draw) -> tuple[Arrays, State]:
         out = {}
         for name, array in arrays.items():
             if array.dtype.kind != "f":

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from fedspan._types import Array, Arrays, Draw
 from fedspan.errors import InputError
-from fedspan.protocol import Array, Arrays
-from fedspan.rng import Streams
 
 State = Any  # plain data: dicts and tuples of arrays, so that a checkpoint can hold it
 
@@ -24,7 +23,7 @@ class Stage(NamedTuple):
     name: str
     kinds: tuple[str, ...]
     init: Callable[[], tuple[State, State]]  # the sender's and the receiver's memory
-    encode: Callable[[Arrays, State, Streams], tuple[Arrays, State]]
+    encode: Callable[[Arrays, State, Draw], tuple[Arrays, State]]
     decode: Callable[[Arrays, State], tuple[Arrays, State]]
     remembers: bool = False
     recipe: tuple[Any, ...] = ()
@@ -66,7 +65,7 @@ def chain(*stages: Stage) -> Stage:
         pairs = [stage.init() for stage in stages]
         return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
 
-    def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
+    def encode(arrays: Arrays, state: State, rng: Draw) -> tuple[Arrays, State]:
         after = []
         for stage, memory in zip(stages, state, strict=True):
             arrays, memory = stage.encode(arrays, memory, rng)
@@ -92,7 +91,7 @@ def only(names: Collection[str], stage: Stage) -> Stage:
         chosen = {key for key in arrays if plain_name(key) in names}
         return {k: a for k, a in arrays.items() if k in chosen}, {k: a for k, a in arrays.items() if k not in chosen}
 
-    def encode(arrays: Arrays, state: State, rng: Streams) -> tuple[Arrays, State]:
+    def encode(arrays: Arrays, state: State, rng: Draw) -> tuple[Arrays, State]:
         inside, outside = split(arrays)
         coded, state = stage.encode(inside, state, rng)
         return {**outside, **coded}, state

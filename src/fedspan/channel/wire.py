@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import safetensors
 
+from fedspan._types import Array, Arrays
 from fedspan.errors import ProtocolError
-from fedspan.protocol import Array, Arrays
 
 _NAMES = {
     "f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8",

@@ -12,15 +12,15 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
-from fedspan.cli.folder import RunFolder
-from fedspan.cli.job import Job
+from fedspan._files import write_whole
+from fedspan._types import Array
 from fedspan.cli.progress import count, duration, say, size
-from fedspan.cli.runner import execute, write_report
+from fedspan.core.ledger import Ledger, Note
 from fedspan.estimators.pca import FederatedPCA
-from fedspan.files import write_whole
-from fedspan.ledger import Ledger, Note
+from fedspan.jobs.folder import RunFolder
+from fedspan.jobs.model import Job
+from fedspan.jobs.runner import execute, write_report
 from fedspan.numerics.orthonormal import largest_angle
-from fedspan.protocol import Array
 
 _CLIENTS, _COMPONENTS = 8, 10
 _SHOWN = "krylov"  # the run whose folder and report stay

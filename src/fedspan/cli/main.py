@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedspan.cli.federation import federation, site
+from fedspan.cli.site_commands import federation, site
 from fedspan.errors import FedspanError, InputError
 
 
@@ -98,7 +98,7 @@ def new(
     ] = None,
 ) -> None:
     """Write a commented job file to start from. A file that is there already is not overwritten."""
-    from fedspan.cli.template import write_new
+    from fedspan.jobs.template import write_new
 
     place = write_new(task, path)
     typer.echo(f"wrote {place}: name your files in it, then: fedspan run {shlex.quote(str(place))}")
@@ -109,7 +109,7 @@ def schema(
     out: Annotated[Path | None, typer.Option(help="The file to write; default: print it.")] = None,
 ) -> None:
     """The JSON schema of job files, for editors. Beside a job.schema.json, `fedspan new` refers to it."""
-    from fedspan.cli.schema import text, write_schema
+    from fedspan.jobs.schema import text, write_schema
 
     if out is None:
         typer.echo(text(), nl=False)
@@ -142,14 +142,14 @@ def run(
     ] = None,
 ) -> None:
     """Run a job file (`fedspan new` writes one); leaves a run folder with model, ledger, checkpoint and report."""
-    from fedspan.cli.folder import RunFolder
-    from fedspan.cli.job import load
-    from fedspan.cli.runner import announce, execute
+    from fedspan.jobs.folder import RunFolder
+    from fedspan.jobs.model import load
+    from fedspan.jobs.runner import announce, execute
 
     more = [*(set_ or ()), *(["run.transcript=true"] if transcript else [])]
     place = out if out is not None else Path("runs") / f"{job.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}"
     if on is not None:
-        from fedspan.cli import on as remote
+        from fedspan.jobs import federated as remote
 
         checked = remote.load_on(job, more, on).resolved()
         console, folder = _console(), RunFolder.create(place, checked)
@@ -167,14 +167,14 @@ _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", sh
 @app.command()
 def resume(folder: _Folder) -> None:
     """Go on with a run that was cut off, from its last complete round."""
-    from fedspan.cli.folder import RunFolder
-    from fedspan.cli.runner import announce, execute
+    from fedspan.jobs.folder import RunFolder
+    from fedspan.jobs.runner import announce, execute
 
     place, job = RunFolder.find(folder)
     if not place.model.exists():
         console = _console()
         if place.federation.exists():
-            from fedspan.cli.on import execute
+            from fedspan.jobs.federated import execute
         announce(place, console, execute(place, job, console, new=False))
         return
     if not place.report.exists():  # cut off between the two
@@ -190,8 +190,8 @@ def report(
     ] = False,
 ) -> None:
     """Write report.html anew from what is in a run folder."""
-    from fedspan.cli.folder import RunFolder
-    from fedspan.cli.runner import rewrite_report
+    from fedspan.jobs.folder import RunFolder
+    from fedspan.jobs.runner import rewrite_report
 
     place, _ = RunFolder.find(folder)
     rewrite_report(place, not without_rows)
@@ -208,9 +208,9 @@ def audit(
     The attacks need the messages themselves: `fedspan run JOB.toml --transcript`. Errors are measured against the
     clients' data, if the files that the job names can be read here.
     """
-    from fedspan.cli.audit import examine
-    from fedspan.cli.folder import RunFolder
-    from fedspan.cli.runner import rewrite_report
+    from fedspan.audit.auditor import examine
+    from fedspan.jobs.folder import RunFolder
+    from fedspan.jobs.runner import rewrite_report
 
     place, job = RunFolder.find(folder)
     examine(place, job, _console(), clients)
@@ -230,8 +230,8 @@ def export(
     ] = None,
 ) -> None:
     """Write a run's model as a fitted scikit-learn estimator (skops) or an ONNX graph; needs no fedspan to be used."""
-    from fedspan.cli.export import export as write
-    from fedspan.cli.folder import RunFolder
+    from fedspan.cli.export_command import export as write
+    from fedspan.jobs.folder import RunFolder
 
     place, job = RunFolder.find(folder)
     typer.echo(f"wrote {write(place, job, to, out, client)}")

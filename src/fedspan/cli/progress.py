@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedspan.ledger import Exchange, Ledger, RoundEnd
-from fedspan.run import Info
+from fedspan.core.ledger import Exchange, Ledger, RoundEnd
+from fedspan.core.run import Info
 
 _TINY = 1e-12  # a slack below this is rounding error
 _WATCH = {"objective": "objective"}

@@ -13,15 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedspan._files import write_whole
 from fedspan.deployment.policy import ALGORITHMS, FILE, Policy
 from fedspan.errors import InputError, MissingExtraError
-from fedspan.files import write_whole
 from fedspan.privacy.budget import Budget
 
 CLASSES = [
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
-    "fedspan.engines.flare.FlareServer",
+    "fedspan.deployment.flare.FlareServer",
+    "fedspan.deployment.flare.FlareClient",
+    "fedspan.engines.flare.FlareServer",  # where the two were until version 0.1: jobs of an older server name them
     "fedspan.engines.flare.FlareClient",
 ]
 _STREAMERS = ("nvflare.app_common.logging.job_log_streamer.JobLogStreamer",)  # added to every job by FLARE itself

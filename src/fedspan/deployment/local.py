@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fedspan._files import write_whole
 from fedspan.deployment.kit import project_file, role, tighten
 from fedspan.errors import ClientError, InputError, MissingExtraError
-from fedspan.files import write_whole
 
 RESEARCHER = "researcher@fedspan.org"
 _READY = 120.0  # seconds
@@ -152,7 +152,7 @@ class LocalFederation:
 
     def wait_for(self, sites: Sequence[str], timeout: float = _READY) -> None:
         """Until the server listens and those sites are connected to it."""
-        from fedspan.engines.flare_admin import connected, sites_of
+        from fedspan.deployment.flare_admin import connected, sites_of
 
         end = time.monotonic() + timeout
         while not (listening(self.port) and listening(self.port + 1)):

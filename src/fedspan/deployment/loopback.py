@@ -18,8 +18,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedspan.deployment.order import Desk, Order
-from fedspan.deployment.station import Station
+from fedspan.deployment.server_job import Desk, Order
+from fedspan.deployment.site_service import Station
 
 METHODS = ("describe", "open", "exchange")
 

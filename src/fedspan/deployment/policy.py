@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedspan.deployment.opening import NAMES, Opening
+from fedspan.data.preparation import Preparation
+from fedspan.engines.start import NAMES, Opening
 from fedspan.errors import InputError, PrivacyError, ProtocolError, nearest
-from fedspan.federation.preparation import Preparation
 from fedspan.privacy.budget import Budget
 
 FILE = "fedspan.toml"

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from fedspan._types import Array, Arrays
 from fedspan.channel.link import Receiver, Sender
 from fedspan.channel.stage import Channel, State
 from fedspan.channel.wire import Message
-from fedspan.checkpoint import in_c_order
+from fedspan.core.checkpoint import in_c_order
+from fedspan.core.protocol import Ask, Replies, Sum
+from fedspan.core.rng import SERVER, Streams
 from fedspan.errors import ProtocolError
-from fedspan.protocol import Array, Arrays, Ask, Replies, Sum
-from fedspan.rng import SERVER, Streams
 
 
 class Hub:

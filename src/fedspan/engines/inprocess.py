@@ -18,21 +18,22 @@ from typing import Any, NamedTuple
 
 from threadpoolctl import ThreadpoolController
 
+from fedspan._types import Arrays
 from fedspan.channel import wire
 from fedspan.channel.stage import Channel
+from fedspan.core.ledger import Exchange
+from fedspan.core.protection import Protection
+from fedspan.core.protocol import Ask, Client, Replies, Server, tasks_of
+from fedspan.core.rng import rng_for
+from fedspan.core.run import Session
+from fedspan.data.clients import named
 from fedspan.engines.hub import Collector, Hub
-from fedspan.engines.secure import SecureSession, threshold
-from fedspan.engines.serve import Site, explain
+from fedspan.engines.site import Site, explain
 from fedspan.engines.transcript import Transcript
 from fedspan.errors import InputError
-from fedspan.federation.clients import named
-from fedspan.ledger import Exchange
 from fedspan.privacy.guard import Guard
-from fedspan.privacy.masking import Party
-from fedspan.privacy.protection import Protection
-from fedspan.protocol import Arrays, Ask, Client, Replies, Server, tasks_of
-from fedspan.rng import rng_for
-from fedspan.run import Session
+from fedspan.secure.masking import Party
+from fedspan.secure.session import SecureSession, threshold
 
 
 def cores() -> int:

@@ -17,12 +17,12 @@ from threading import Lock
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from fedspan._files import write_whole
+from fedspan._types import Arrays
 from fedspan.channel import wire
 from fedspan.channel.link import Receiver
 from fedspan.channel.stage import Channel, Stage
 from fedspan.errors import InputError, ProtocolError
-from fedspan.files import write_whole
-from fedspan.protocol import Arrays
 
 _ALL = "@all"  # in the place of a client: what every client was sent that has no file of its own
 _NAME = re.compile(r"message-(\d{6})-(\d{4})-(\d{3})-(.+)-(up|down)\.safetensors")

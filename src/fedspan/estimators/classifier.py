@@ -14,25 +14,26 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from fedspan._types import Array
 from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca
-from fedspan.algorithms.torch_model import TorchModel, TorchRows
+from fedspan.algorithms.learning.torch import TorchModel, TorchRows
+from fedspan.core.ledger import Ledger
+from fedspan.core.participation import Participation
+from fedspan.core.protocol import Server
+from fedspan.core.run import Info, Result
+from fedspan.data.clients import open_clients
+from fedspan.data.common_schema import Schema
+from fedspan.data.remote_table import is_remote
 from fedspan.errors import InputError, nearest
+from fedspan.estimators.base import load_model, save_model
 from fedspan.estimators.export import network_to_onnx
 from fedspan.estimators.labels import encode, matched, row_weights, told_labels
 from fedspan.estimators.launch import launch, secure_from, seed_from, sharing, whole
-from fedspan.estimators.model import load_model, save_model
 from fedspan.estimators.prepare import as_fitted
-from fedspan.federation.clients import open_clients
-from fedspan.federation.participation import Participation
-from fedspan.federation.remote import is_remote
-from fedspan.federation.schema import Schema
-from fedspan.ledger import Ledger
 from fedspan.numerics.surrogate import CERTIFIED
 from fedspan.numerics.swish import Swish
-from fedspan.privacy.dp import RowDP
 from fedspan.privacy.plan import Plan, Release, plan_for
-from fedspan.protocol import Array, Server
-from fedspan.run import Info, Result
+from fedspan.privacy.request import RowDP
 
 LEARNED = (
     "coef_", "labels_", "verified_", "n_features_in_", "n_samples_", "n_clients_", "n_rounds_", "converged_", "seed_",

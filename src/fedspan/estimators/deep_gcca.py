@@ -16,18 +16,19 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from fedspan._types import Array
 from fedspan.algorithms import DeepMaxVar
-from fedspan.algorithms.deep_maxvar import DeepView, correlation
-from fedspan.algorithms.networks import alone, made, outputs, with_parameters
+from fedspan.algorithms.gcca.deep import DeepView, correlation
+from fedspan.algorithms.gcca.networks import alone, made, outputs, with_parameters
 from fedspan.channel import IDENTITY, Channel, delta, only, quantize
+from fedspan.core.ledger import Ledger
+from fedspan.core.protocol import Server
+from fedspan.core.run import Engine, Info, Session
+from fedspan.data.views import is_lazy, open_view, view_sources
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import FedspanError, InputError
+from fedspan.estimators.base import load_model, save_model
 from fedspan.estimators.launch import launch, secure_from, seed_from, whole
-from fedspan.estimators.model import load_model, save_model
-from fedspan.federation.views import is_lazy, open_view, view_sources
-from fedspan.ledger import Ledger
-from fedspan.protocol import Array, Server
-from fedspan.run import Engine, Info, Session
 
 _LEARNED = (
     "common_", "cost_", "correlations_", "parameters_", "mean_", "gram_", "view_names_", "n_features_",

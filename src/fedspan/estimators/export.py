@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from fedspan._files import write_whole
+from fedspan._types import Array
 from fedspan.errors import InputError, MissingExtraError
-from fedspan.files import write_whole
 from fedspan.numerics.swish import Swish
-from fedspan.protocol import Array
 
 _OPSET, _IR = 18, 9  # old enough for runtimes of 2023, and all that is used here is in them
 

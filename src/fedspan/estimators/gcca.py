@@ -14,16 +14,16 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from fedspan.algorithms.entities import Entities
+from fedspan._types import Array
+from fedspan.algorithms.gcca.entities import Entities
+from fedspan.core.ledger import Ledger
+from fedspan.core.run import Info
+from fedspan.data.remote_table import RemoteTable
+from fedspan.data.views import is_lazy, open_view, view_sources
 from fedspan.errors import InputError
+from fedspan.estimators._options.maxvar_solvers import channel_for, check, choose
+from fedspan.estimators.base import load_model, save_model
 from fedspan.estimators.launch import launch, seed_from, whole
-from fedspan.estimators.maxvar import channel_for, check, choose
-from fedspan.estimators.model import load_model, save_model
-from fedspan.federation.remote import RemoteTable
-from fedspan.federation.views import is_lazy, open_view, view_sources
-from fedspan.ledger import Ledger
-from fedspan.protocol import Array
-from fedspan.run import Info
 
 _LEARNED = (
     "common_", "weights_", "offsets_", "cost_", "correlations_", "eigenvalues_", "explained_variance_ratio_",

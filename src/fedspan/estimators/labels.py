@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fedspan._types import Array
+from fedspan.data.clients import named
+from fedspan.data.remote_table import RemoteTable, remote_classes
 from fedspan.errors import InputError
-from fedspan.federation.clients import named
-from fedspan.federation.remote import RemoteTable, remote_classes
-from fedspan.protocol import Array
 
 
 def matched(given: Mapping[str, Any] | Sequence[Any], data: Mapping[str, Any], what: str) -> dict[str, Array]:

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from fedspan.channel import Channel
-from fedspan.checkpoint import Checkpoint
+from fedspan.core.checkpoint import Checkpoint
+from fedspan.core.ledger import Ledger, Note
+from fedspan.core.participation import Participation
+from fedspan.core.protocol import Server
+from fedspan.core.run import Info, Result, run
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError
-from fedspan.federation.participation import Participation
-from fedspan.ledger import Ledger, Note
-from fedspan.privacy.masking import Secure
 from fedspan.privacy.plan import Plan
-from fedspan.protocol import Server
-from fedspan.run import Info, Result, run
+from fedspan.secure.masking import Secure
 
 
 def whole(number: Any) -> bool:

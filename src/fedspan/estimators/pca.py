@@ -13,19 +13,19 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from fedspan._types import Array
 from fedspan.algorithms import Prior
+from fedspan.core.ledger import Ledger
+from fedspan.core.participation import Participation
+from fedspan.core.run import Info
 from fedspan.errors import InputError
+from fedspan.estimators._options.spectral_solvers import Request, solve
+from fedspan.estimators.base import load_model, save_model
 from fedspan.estimators.export import pca_to_sklearn, projection_to_onnx
 from fedspan.estimators.launch import seed_from
-from fedspan.estimators.model import load_model, save_model
 from fedspan.estimators.prepare import as_fitted
-from fedspan.estimators.spectral import Request, solve
-from fedspan.federation.participation import Participation
-from fedspan.ledger import Ledger
 from fedspan.numerics.orthonormal import with_signs
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
-from fedspan.protocol import Array
-from fedspan.run import Info
 
 _LEARNED = (
     "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_", "scale_",

@@ -13,22 +13,22 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from fedspan.algorithms.personalized import Personalized, PersonalState
-from fedspan.algorithms.personalized_client import LAMBDAS, personal_basis
+from fedspan._types import Array
+from fedspan.algorithms.personalized.eigen import Personalized, PersonalState
+from fedspan.algorithms.personalized.personal_client import LAMBDAS, personal_basis
+from fedspan.core.ledger import Ledger
+from fedspan.core.participation import Participation
+from fedspan.core.run import Info
+from fedspan.data.clients import named, open_clients
+from fedspan.data.table import open_table
 from fedspan.errors import InputError, nearest
-from fedspan.estimators.distances import distances_svg
+from fedspan.estimators._options.personalized_methods import CENTER, solver_for
+from fedspan.estimators.base import load_model, save_model
 from fedspan.estimators.export import personal_to_sklearn
 from fedspan.estimators.launch import launch, secure_from, seed_from
-from fedspan.estimators.model import load_model, save_model
-from fedspan.estimators.personal import CENTER, solver_for
-from fedspan.federation.clients import named, open_clients
-from fedspan.federation.data import open_table
-from fedspan.federation.participation import Participation
-from fedspan.ledger import Ledger
 from fedspan.numerics.folds import Folded, Prep
 from fedspan.numerics.stiefel import span_distance
-from fedspan.protocol import Array
-from fedspan.run import Info
+from fedspan.reports.distances import distances_svg
 
 _LEARNED = (
     "components_", "shared_components_", "client_names_", "means_", "scale_", "bounds_", "distances_",

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from fedspan.algorithms.columns import AgreeOnColumns
+from fedspan.algorithms.agree_columns import AgreeOnColumns
+from fedspan.core.ledger import Ledger, Note
+from fedspan.core.run import run
+from fedspan.data.clients import named
+from fedspan.data.preparation import Preparation
+from fedspan.data.survey import TableSurvey, settled
+from fedspan.data.table import Prepared, is_libsvm, named_source, open_source
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError
-from fedspan.federation.clients import named
-from fedspan.federation.data import Prepared, is_libsvm, named_source, open_source
-from fedspan.federation.preparation import Preparation
-from fedspan.federation.survey import TableSurvey, settled
-from fedspan.ledger import Ledger, Note
-from fedspan.privacy.masking import Secure
-from fedspan.run import run
+from fedspan.secure.masking import Secure
 
 
 def prepare(

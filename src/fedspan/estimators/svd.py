@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fedspan.core.participation import Participation
+from fedspan.core.run import Info
 from fedspan.estimators.export import svd_to_sklearn
 from fedspan.estimators.pca import FederatedPCA
-from fedspan.federation.participation import Participation
-from fedspan.run import Info
 
 
 class FederatedSVD(FederatedPCA):

@@ -12,19 +12,19 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from fedspan._types import Array
 from fedspan.algorithms import VerticalSgd, VerticalSsca
+from fedspan.core.ledger import Ledger
+from fedspan.core.run import Info
+from fedspan.data.clients import named, opened
+from fedspan.data.remote_table import is_remote
 from fedspan.errors import InputError
+from fedspan.estimators.base import load_model, save_model
 from fedspan.estimators.classifier import LEARNED, configured, take
 from fedspan.estimators.export import network_to_onnx
 from fedspan.estimators.labels import encode, row_weights, told_labels
 from fedspan.estimators.launch import launch, secure_from, seed_from, whole
-from fedspan.estimators.model import load_model, save_model
-from fedspan.federation.clients import named, opened
-from fedspan.federation.remote import is_remote
-from fedspan.ledger import Ledger
 from fedspan.numerics.swish import Swish
-from fedspan.protocol import Array
-from fedspan.run import Info
 
 _METHODS = {"ssca": VerticalSsca(), "sgd": VerticalSgd(), "sgdm": VerticalSgd(momentum=0.1)}
 

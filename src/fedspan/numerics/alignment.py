@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedspan._types import Array
 from fedspan.errors import InputError
-from fedspan.protocol import Array
 
 
 def bits_per_variable(rounds: int, bits: float, full: float = 32, first: float | None = None) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedspan.protocol import Array
+from fedspan._types import Array
 
 
 def combine(gamma: Array, bases: Array, Z: Array) -> Array:

@@ -16,8 +16,8 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
+from fedspan._types import Array
 from fedspan.errors import InputError
-from fedspan.protocol import Array
 
 _BLOCK = 1 << 20  # entries of a block of rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedspan.protocol import Array
+from fedspan._types import Array
 
 
 def to_grid(V: Array, bits: int = 8) -> tuple[Array, Array]:

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
+from fedspan._types import Array
 from fedspan.numerics.orthonormal import polar
-from fedspan.protocol import Array
 
 
 def centred(M: Array) -> Array:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from fedspan.protocol import Array
+from fedspan._types import Array
 
 _BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fits a cache
 _GRAM_BLOCK = 1 << 19, 1 << 22  # for Gram matrices: as large as the matrix, but from 4 to 32 MB: BLAS-3 at its speed

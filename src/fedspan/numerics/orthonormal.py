@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from fedspan.protocol import Array
+from fedspan._types import Array
 
 
 def orthonormal(Y: Array) -> Array:

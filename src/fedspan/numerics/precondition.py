@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fedspan.protocol import Array
+from fedspan._types import Array
 
 
 def low_rank(factors: Iterable[Array], most: int) -> tuple[Array, Array]:

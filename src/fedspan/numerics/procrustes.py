@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedspan.protocol import Array
+from fedspan._types import Array
 
 
 def procrustes(Z: Array, Z1: Array) -> Array:

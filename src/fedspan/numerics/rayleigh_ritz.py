@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from fedspan.protocol import Array
+from fedspan._types import Array
 
 
 class Ritz(NamedTuple):

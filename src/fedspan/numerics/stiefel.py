@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedspan._types import Array
 from fedspan.numerics.orthonormal import orthonormal, polar
 from fedspan.numerics.procrustes import procrustes
-from fedspan.protocol import Array
 
 
 def sym(A: Array) -> Array:

@@ -19,8 +19,8 @@ from functools import cached_property
 
 import numpy as np
 
+from fedspan._types import Array
 from fedspan.errors import InputError
-from fedspan.protocol import Array
 
 _EPS = float(np.finfo(np.float64).eps)
 _TINY = float(np.finfo(np.float64).tiny)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from fedspan.protocol import Array
+from fedspan._types import Array
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedspan._files import write_whole
 from fedspan.errors import InputError, PrivacyError
-from fedspan.files import write_whole
 from fedspan.privacy.accountant import epsilon
 
 

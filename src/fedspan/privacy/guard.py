@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from fedspan._types import Array, Arrays
+from fedspan.core.protocol import Task
+from fedspan.core.rng import Streams
 from fedspan.errors import PrivacyError
 from fedspan.privacy import noise
 from fedspan.privacy.budget import Budget
 from fedspan.privacy.plan import Plan
-from fedspan.protocol import Array, Arrays, Task
-from fedspan.rng import Streams
 
 
 class Guard:

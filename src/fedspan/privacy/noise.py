@@ -20,7 +20,7 @@ import os
 import numpy as np
 from scipy.special import ndtri
 
-from fedspan.protocol import Array
+from fedspan._types import Array
 
 _FINE = 2.0**-10
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fedspan.core.protocol import Ask, Replies, Sensitivity, Task, tasks_of
 from fedspan.errors import InputError, PrivacyError
 from fedspan.privacy import noise
 from fedspan.privacy.accountant import multiplier
 from fedspan.privacy.budget import Budget
-from fedspan.privacy.dp import Neighbours, RowDP
-from fedspan.protocol import Ask, Replies, Sensitivity, Task, tasks_of
+from fedspan.privacy.request import Neighbours, RowDP
 
 
 @dataclass(frozen=True)

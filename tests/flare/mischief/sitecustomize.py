@@ -13,7 +13,7 @@ from pathlib import Path
 def _misbehave(kit: Path) -> None:
     import rogue
 
-    from fedspan.deployment.station import Station
+    from fedspan.deployment.site_service import Station
 
     honest, file = Station.exchange, kit / "mischief.json"
 

@@ -1,0 +1,250 @@
+"""AltMaxVar-Deep and CuteMaxVar-Deep (CuteMaxVar, Algorithm 1, with a network per view).
+
+Notation: J entities (rows, the same at all nodes), I views, X_i (J, N_i) view i, K components; θ_i the parameters of
+network i, M_i = Q(X_i; θ_i) (J, K) its outputs, G (J, K) the common representation, GᵀG = I and 1ᵀG = 0; T inner
+steps, F the rows of a batch, α_G the proximal weight. Minimised: Σ_i ½‖M_i - √J·G‖²_F / J, the cost (7).
+
+One algorithm: over a channel that quantises differences to memories on both sides (`delta(quantize(3))` on M and G) it
+is CuteMaxVar-Deep, without one AltMaxVar-Deep. The server sees how many rows each node has (and a digest of their ids,
+see entities.py), Σ_i M_i, the sum of the nodes' costs and the sum of their correlations with G. Rows, parameters and
+optimisers stay at the nodes. The server needs no torch.
+
+Differs from the paper: the nodes fit √J·G (GᵀG = J·I in their scale) by the *mean* squared error, so that neither
+targets nor steps shrink with J. Batches are cut from a shuffle of all rows, not drawn anew. Numbers travel as float32
+(its q_full). The first exchange is what the channel makes of it (8 bits in `delta`), not always full precision.
+M_i is taken in evaluation mode, as new entities will be (batch norm by its running statistics, no dropout).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedspan._types import Array, Arrays
+from fedspan.algorithms.gcca.entities import Entities, EntitiesClient, matched
+from fedspan.algorithms.gcca.networks import alone, like, made, optimizer_of, outputs, plain, tensors, with_parameters
+from fedspan.core.protocol import Ask, Client, Round, Server, Sum, complete, task
+from fedspan.core.rng import Streams
+from fedspan.errors import InputError
+from fedspan.numerics.maxvar import centred, common_step
+from fedspan.numerics.operators import Rows
+
+if TYPE_CHECKING:
+    from fedspan.algorithms.gcca.networks import Module, Optimizer
+
+
+@dataclass(frozen=True)
+class DeepView:
+    """What a node holds: its rows, its network, and how that is trained. Nothing of it leaves the node.
+
+    `network` is a module, whose parameters are the start, or a function that makes one. `optimizer` is a class of
+    torch.optim (Adam, if none is given) or a function from parameters to an optimiser.
+    """
+
+    X: Any
+    network: Module | Callable[[], Module]
+    optimizer: Callable[..., Optimizer] | None = None
+    threads: int = 1  # of torch; the last bits of a result depend on it
+    ids: Sequence[Any] | Array | None = None  # of the rows: see entities.py
+    secret: str = ""
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """θ_i with the network's buffers, and the optimiser's own state: as arrays and numbers, to the bit."""
+
+    theta: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    round: int = -1  # the last one in which it was trained
+
+
+class DeepNode(EntitiesClient[NodeState]):
+    """A node: it trains its network towards G, and says what the network makes of its rows."""
+
+    State = NodeState
+    needs = "network"
+
+    def __init__(
+        self, data: DeepView, k: int, steps: int, batch_size: int = 0, lr: float = 1e-3, weight_decay: float = 0.0
+    ) -> None:
+        self.view, self.k, self.steps, self.lr, self.weight_decay = data, k, steps, lr, weight_decay
+        self.X = data.X.tocsr() if sp.issparse(data.X) else data.X
+        self.entities = Entities(self.X, data.ids, data.secret)
+        self.batch_size = min(batch_size or len(self), len(self))
+        self.live: tuple[Any, Module, Optimizer] | None = None  # the state's mark, and its network and optimiser
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+    def init(self) -> NodeState:
+        return NodeState()
+
+    @task(releases={"M": None})
+    def start(self, state: NodeState, arrays: Arrays, rng: Streams) -> tuple[NodeState, Arrays]:
+        """M_i of the network before training; the place where rows and network are checked."""
+        self._check_rows()
+        with alone(rng("network"), self.view.threads):
+            net = made(self.view.network)  # Alg. 1, line 2
+            state = self._keep(net, self._optimizer(net), round=0)
+            M = self._checked_outputs(net)
+        return state, {"M": M}  # Alg. 1, line 4
+
+    @task(releases={"M": None, "cost": None, "correlation": None})
+    def train(self, state: NodeState, arrays: Arrays, rng: Streams) -> tuple[NodeState, Arrays]:
+        """T steps towards G, then M_i; if its last answer was lost and it is asked again, it trains no more."""
+        G = arrays["G"]
+        with alone(rng("network"), self.view.threads):
+            net, optimizer = self._resumed(state)
+        with alone(rng("training"), self.view.threads):  # whether or not the network was made again just now
+            if rng.round != state.round:
+                self.live = None  # if this fails half-way, the state is still the one before
+                net.train()
+                for t, F in zip(range(self.steps), self._batches(rng("batches")), strict=False):
+                    if not math.isfinite(self._step(net, optimizer, F, G[F])):  # Alg. 1, lines 20 and 21
+                        raise InputError(f"need a loss that stays finite, step {t + 1} gave another; lower lr")
+                state = self._keep(net, optimizer, rng.round)
+            M = outputs(net, self.X)
+        cost = 0.5 * np.sum((M - G) ** 2, dtype=np.float64) / len(self)
+        return state, {"M": M, "cost": np.array(cost), "correlation": correlation(M, G)}  # Alg. 1, lines 23 and 24
+
+    def _batches(self, rng: np.random.Generator) -> Iterator[Array]:
+        """Rows of one batch after the other, from shuffles of all rows; the rest of a shuffle is dropped."""
+        while True:
+            order = rng.permutation(len(self))
+            for begin in range(0, len(self) - self.batch_size + 1, self.batch_size):
+                yield order[begin : begin + self.batch_size]
+
+    def _step(self, net: Module, optimizer: Optimizer, F: Array, G: Array) -> float:
+        x, g = like(net, self.X[F]), like(net, G)
+
+        def loss() -> Any:
+            optimizer.zero_grad()
+            value = ((net(x) - g) ** 2).sum() / (2 * len(F))
+            value.backward()
+            return value
+
+        return optimizer.step(loss).item()  # type: ignore[attr-defined]
+
+    def _optimizer(self, net: Module) -> Optimizer:
+        return optimizer_of(net, self.view.optimizer, self.lr, self.weight_decay)
+
+    def _keep(self, net: Module, optimizer: Optimizer, round: int) -> NodeState:
+        """The state after these steps; the live objects are kept too, for as long as this client is open."""
+        state = NodeState(plain(net.state_dict()), plain(optimizer.state_dict()), round)
+        self.live = (_mark(state), net, optimizer)
+        return state
+
+    def _resumed(self, state: NodeState) -> tuple[Module, Optimizer]:
+        if self.live is None or self.live[0] is not _mark(state):  # another state, or opened again
+            net = with_parameters(made(self.view.network), state.theta)
+            optimizer = self._optimizer(net)
+            saved = state.optimizer | {"state": {int(i): s for i, s in state.optimizer["state"].items()}}
+            optimizer.load_state_dict(tensors(saved))
+            self.live = (_mark(state), net, optimizer)
+        return self.live[1:]
+
+    def _checked_outputs(self, net: Module) -> Array:
+        try:
+            M = outputs(net, self.X)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise InputError(f"need a network for {self.X.shape[1]} features, it fails: {error}") from error
+        if M.shape != (len(self), self.k):
+            raise InputError(
+                f"need a network whose output width is n_components = {self.k}, got outputs of shape {M.shape} for "
+                f"{len(self)} rows; change the width of its last layer"
+            )
+        if not np.isfinite(M).all():
+            raise InputError("need finite outputs of the network before training, got others; rescale the features")
+        return M
+
+    def _check_rows(self) -> None:
+        rows = Rows(self.X)
+        if not np.isfinite(rows.sums()).all() and (found := rows.not_finite())[0]:
+            raise InputError(
+                f"need finite numbers, got NaN or infinity in {found[0]} entries of {found[1]} of {rows.n} rows "
+                f"(first in column {found[2]}); drop those entities from all views or impute the values"
+            )
+
+
+@dataclass(frozen=True)
+class DeepState:
+    """The common representation, and what is known of the networks."""
+
+    G: Array  # (J, K) orthonormal and centred
+    mean: Array  # (K,) of ΣM_i: what new entities are centred by,
+    gram: Array  # (K, K) and of their scatter around it, over J
+    cost: float  # (7) of the nodes' networks and the G that they were trained towards
+    correlations: Array  # (K,) of M_i and that G, mean over the views
+    change: float  # ‖G - G before‖_F / √K
+
+
+@dataclass(frozen=True)
+class DeepMaxVar(Server[DeepState]):
+    """Networks and G in turn, until G changes by at most `tol`; `alpha` is α_G, infinite for no proximal term."""
+
+    k: int = 2
+    steps: int = 10  # T
+    batch_size: int = 0  # 0: all rows
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    alpha: float = math.inf
+    tol: float = 0.0
+
+    State = DeepState
+    client: type[Client] = DeepNode  # type: ignore[type-arg]
+
+    def client_options(self) -> dict[str, float | int | str | bool]:
+        return {name: getattr(self, name) for name in ("k", "steps", "batch_size", "lr", "weight_decay")}
+
+    def init(self, rng: Streams) -> Round[DeepState]:
+        J = next(iter((yield from matched(rng)).values()))
+        if self.k >= J:
+            raise InputError(f"need more entities than the {self.k} components, got {J}; lower n_components")
+        M = (yield from complete(Ask("start", want=Sum("M")))).total["M"]
+        return self._common(M, None, math.nan, np.full(self.k, math.nan))  # Alg. 1, line 7
+
+    def round(self, state: DeepState, rng: Streams) -> Round[DeepState]:
+        targets = (math.sqrt(len(state.G)) * state.G).astype(np.float32)
+        replies = yield from complete(Ask("train", {"G": targets}, Sum("M", "cost", "correlation")))
+        total, I = replies.total, len(replies.asked)  # noqa: E741
+        return self._common(total["M"], state.G, float(total["cost"]), total["correlation"] / I)  # Alg. 1, line 29
+
+    def _common(self, M: Array, G: Array | None, cost: float, correlations: Array) -> DeepState:
+        J = len(M)
+        M = M.astype(np.float64) / math.sqrt(J)
+        gram = centred(M).T @ centred(M)
+        rank = int(np.sum(np.linalg.eigvalsh(gram) > 1e-12 * np.sum(M**2)))  # less is what float32 rounds
+        if rank < self.k:
+            raise InputError(
+                f"need networks whose outputs vary in {self.k} directions, their sum varies in {rank}; "
+                "start from other parameters, lower lr, or take wider layers"
+            )
+        G_next = common_step(M, G, self.alpha)  # (15), (16)
+        change = math.inf if G is None else float(np.linalg.norm(G_next - G)) / math.sqrt(self.k)
+        return DeepState(G_next, math.sqrt(J) * M.mean(axis=0), gram, cost, correlations, change)
+
+    def done(self, state: DeepState) -> bool:
+        return self.tol > 0 and state.change <= self.tol
+
+    def estimate(self, state: DeepState) -> Array:
+        return state.G
+
+    def metrics(self, state: DeepState) -> dict[str, float]:
+        return {"cost": state.cost, "correlation": float(state.correlations.mean()), "change": state.change}
+
+
+def _mark(state: NodeState) -> Any:
+    """An array that only this state and its copies hold."""
+    return next(iter(state.theta.values()))
+
+
+def correlation(M: Array, G: Array) -> Array:
+    """The correlation of each column of M with that of G; 0 where one is constant."""
+    A, B = (centred(Y.astype(np.float64)) for Y in (M, G))
+    scale = np.linalg.norm(A, axis=0) * np.linalg.norm(B, axis=0)
+    return np.asarray(np.divide((A * B).sum(axis=0), scale, out=np.zeros(len(scale)), where=scale > 0))

@@ -1,0 +1,115 @@
+"""Block Krylov on views: MAX-VAR GCCA in a few rounds, by the code that PCA uses.
+
+Notation: P = Σ P_i (J, J) the sum of the views' projectors (see views.py), Ω_i random (N_i, K), θ the eigenvalues of P.
+The server sees Σ B_iΩ_i once and Σ P_i V in each round. The KKT violation is scaled by I·K, the largest that Σθ can be,
+where PCA scales by the trace: tr(P) is the number of features, and says nothing of K components. `MaxVarDavidson` opens
+with each view cut to low rank instead of Σ B_iΩ_i: fewer rounds, and the server sees each view's leading subspace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fedspan._types import Array
+from fedspan.algorithms._moments import Moments
+from fedspan.algorithms.gcca._view import VIEWS, ViewClient, open_views, view_options
+from fedspan.algorithms.gcca._weigh import Answer, Watch, held_out_accuracy, metrics_of, no_better, sent, watched, weigh
+from fedspan.algorithms.gcca.altmaxvar import reduced
+from fedspan.algorithms.spectral.krylov import Krylov, KrylovState, check_columns
+from fedspan.core.protocol import Ask, Client, Round, Sum, complete
+from fedspan.core.rng import Streams
+from fedspan.numerics.maxvar import common_step
+from fedspan.numerics.orthonormal import orthonormal
+
+
+@dataclass(frozen=True)
+class ViewsKrylovState(KrylovState):
+    """The span, the rounds that led to it, and the weights once they are asked for."""
+
+    t: int
+    watch: Watch | None
+    answer: Answer | None
+
+
+@dataclass(frozen=True)
+class MaxVarKrylov(Krylov):
+    """Block Krylov on P = Σ P_i: the same code as for PCA, begun from data (Σ B_iΩ_i) instead of at random.
+
+    `rounded` as there; rows held out, `patience` and `last` as in AltMaxVar.
+    """
+
+    ridge: float = 0.0
+    patience: int = 0
+    last: int = field(default=0, repr=False)
+
+    State = ViewsKrylovState  # type: ignore[assignment]
+    client: type[Client] = ViewClient  # type: ignore[type-arg]
+
+    def client_options(self) -> dict[str, float | int | str | bool]:
+        return view_options(self.center, self.scale, self.ridge, self.tol)
+
+    def asks(self) -> frozenset[str]:
+        return VIEWS | {"multiply_on_grid" if self.rounded else "multiply", "sketch"}
+
+    def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
+        J, views = yield from open_views(self.k, self.center, rng)
+        S = (yield from complete(Ask("sketch", {"k": np.array(self.k)}, Sum("S")))).total["S"]
+        moments = Moments(J, np.zeros(J), np.ones(0), float(views * self.k), views)
+        return moments, orthonormal(S - S.mean(axis=0) if self.center else S.astype(np.float64))
+
+    def init(self, rng: Streams) -> Round[ViewsKrylovState]:
+        state = yield from super().init(rng)
+        return ViewsKrylovState(**vars(state), t=0, watch=None, answer=None)
+
+    def round(self, state: ViewsKrylovState, rng: Streams) -> Round[ViewsKrylovState]:  # type: ignore[override]
+        found: Any = yield from super().round(state, rng)  # of the class of the state that it was given
+        state = replace(found, t=state.t + 1, answer=None)
+        if self.patience:
+            accuracy = yield from held_out_accuracy(sent(state.Z, self.rounded))
+            state = replace(state, watch=watched(state.watch, state.Z, accuracy, state.t))
+        if self.done(state) or state.t == self.last:
+            answer = yield from weigh(state.watch.G if state.watch else state.Z, self.rounded)
+            state = replace(state, answer=answer)
+        return state
+
+    def done(self, state: KrylovState) -> bool:
+        watch, t = (state.watch, state.t) if isinstance(state, ViewsKrylovState) else (None, 0)
+        return super().done(state) or no_better(watch, t, self.patience)
+
+    def estimate(self, state: KrylovState) -> Array:
+        return state.answer.G if isinstance(state, ViewsKrylovState) and state.answer else state.Z
+
+    def metrics(self, state: KrylovState) -> dict[str, float]:
+        cost = 0.5 * (state.moments.clients * self.k - float(state.theta.sum()))
+        watch = state.watch if isinstance(state, ViewsKrylovState) else None
+        return metrics_of(cost, state.kkt, watch) | {"gap": state.gap}
+
+
+@dataclass(frozen=True)
+class MaxVarDavidson(MaxVarKrylov):
+    """Block Krylov that opens as MVLSA does: each view's `columns` leading left singular vectors (default 3·K), 8 bits.
+
+    What the opening shows: the server sees **every view's own leading subspace**, by itself, not summed. From it the
+    server makes the guess P̃ of P, the start (the answer of MVLSA) and the corrections (P̃ - θ)⁻¹R.
+    """
+
+    columns: int | None = None
+
+    def __post_init__(self) -> None:
+        check_columns(self.columns)
+
+    def asks(self) -> frozenset[str]:
+        return (super().asks() - {"sketch"}) | {"reduce"}
+
+    def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
+        J, views = yield from open_views(self.k, self.center, rng)
+        return Moments(J, np.zeros(J), np.ones(0), float(views * self.k), views), np.zeros((J, self.k))
+
+    def init(self, rng: Streams) -> Round[ViewsKrylovState]:
+        state = yield from super().init(rng)
+        vectors, values = yield from reduced(self.k, self.columns or 3 * self.k)
+        start = common_step(vectors[:, : self.k], center=self.center)
+        return replace(state, P=vectors, lam=values, next=start, Z=start)

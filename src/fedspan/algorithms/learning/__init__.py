@@ -1,0 +1,1 @@
+"""Classifiers, trained on samples or on features that are spread over clients."""

@@ -1,0 +1,164 @@
+"""The baselines of mini-batch SSCA: FedSGD (McMahan et al. 2017), FedAvg / PR-SGD (Yu et al. 2019), momentum SGD.
+
+Notation: ω (d,) the parameters, g the mean gradient of a batch, v the momentum, r = rate(t) the learning rate, β the
+momentum parameter, E the local steps between two communications, γ, ρ, τ as in ssca.py.
+The server sees the sum of the clients' gradients (FedSGD), or of their locally updated ω (FedAvg), weighted by N_i.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedspan._types import Array, Arrays
+from fedspan.algorithms.learning.samples import (
+    Opening,
+    SampleBased,
+    SampleClient,
+    Sampling,
+    Steps,
+    finite,
+    mean,
+    usable,
+)
+from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Server, Sum, task
+from fedspan.core.rng import Streams
+from fedspan.errors import ClientError, InputError
+from fedspan.numerics.swish import Swish
+
+_NET, _RATE, _STEPS = Swish(), Steps(0.3, 0.3), Steps(0.3, 0.1)
+
+
+@dataclass(frozen=True)
+class SgdState:
+    """ω, and what moves it."""
+
+    opening: Opening
+    t: int
+    omega: Array  # (d,)
+    v: Array  # (d,)
+    loss: float  # mean loss of the last batch
+    last: Array  # (d,) the ω before, whose losses were finite
+    failed: bool = False  # a loss was not finite
+
+
+@dataclass(frozen=True)
+class FedSgd(SampleBased, Server[SgdState]):
+    """v ← βv + g, ω ← ω - r v, with the gradient of the mean loss + l2·‖ω‖². β = 0: FedSGD."""
+
+    model: Swish | Any = _NET
+    batch: int = 100
+    rounds: int = 1000
+    l2: float = 1e-5
+    rate: Steps = _RATE
+    momentum: float = 0.0
+    clip: float = 0.0
+    private: Sampling | None = None
+
+    State = SgdState
+
+    def __post_init__(self) -> None:
+        if not self.rate.a > 0 or self.rate.alpha < 0:
+            raise InputError(f"need a learning rate above 0 that does not grow, got {self.rate}")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"need a momentum from 0 to below 1, got {self.momentum!r}")
+        if self.rounds < 1 or self.batch < 0 or self.clip < 0 or self.l2 < 0:
+            raise InputError("need at least one round, and batch, clip and l2 of at least 0")
+
+    def init(self, rng: Streams) -> Round[SgdState]:
+        opening, omega = yield from self.opening(rng)
+        return SgdState(opening, 0, omega, np.zeros_like(omega), np.nan, omega)
+
+    def round(self, state: SgdState, rng: Streams) -> Round[SgdState]:
+        sums = yield from self.gather(state.omega, state.opening, rng)
+        if not sums.good:
+            return replace(state, t=state.t + 1, omega=state.last, failed=True)
+        with np.errstate(over="ignore", invalid="ignore"):
+            g = (sums.n / sums.n.sum()) @ sums.grad + 2 * self.l2 * state.omega
+            v, step = self.direct(state.t + 1, state.v, g)
+            omega = state.omega - step * v
+        if not usable(omega, v):
+            return replace(state, t=state.t + 1, failed=True)
+        return replace(state, t=state.t + 1, omega=omega, v=v, loss=mean(sums), last=state.omega)
+
+    def direct(self, t: int, v: Array, g: Array) -> tuple[Array, float]:
+        """The next v, and how far to go along it."""
+        return self.momentum * v + g, self.rate(t)
+
+    def done(self, state: SgdState) -> bool:
+        return state.failed or state.t >= self.rounds
+
+    def estimate(self, state: SgdState) -> Array:
+        return state.omega
+
+    def metrics(self, state: SgdState) -> dict[str, float]:
+        return {"cost": state.loss, "norm2": float(state.omega @ state.omega)}
+
+
+@dataclass(frozen=True)
+class SscaMomentum(FedSgd):
+    """Mini-batch SSCA without constraints, written as momentum SGD: (11), (12), Remark 2."""
+
+    rho: Steps = _STEPS
+    gamma: Steps = _STEPS
+    tau: float = 0.05
+
+    def direct(self, t: int, v: Array, g: Array) -> tuple[Array, float]:
+        rho, before = (1.0, 0.0) if t == 1 else (self.rho(t), self.gamma(t - 1))
+        return (1 - rho) * (1 - before) * v + rho / (2 * self.tau) * g, self.gamma(t)  # (12), (11)
+
+
+class LocalClient(SampleClient):
+    """A client that takes steps of its own between two communications."""
+
+    @task(releases={"n": Sensitivity(0), "loss": None, "omega": None, "v": None, "bad": None})
+    def local(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+        """E steps from the server's ω, and N_i times where they led. One pass over the rows before any comes again."""
+        omega, v, n = arrays["omega"], arrays["v"], self.rows.n
+        rate, momentum, l2 = (float(arrays[name]) for name in ("rate", "momentum", "l2"))
+        E, B = int(arrays["steps"]), self.batch or n
+        passes = -(-E * B // n) + 1
+        order = np.concatenate([rng(f"pass {k}").permutation(n) for k in range(passes)])
+        total = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for k in range(E):
+                loss, grad = self.rows.sums(omega, order[k * B : (k + 1) * B])
+                g = grad.sum(axis=0) / B + 2 * l2 * omega
+                v = momentum * v + g
+                omega = omega - rate * v
+                total += float(loss.sum()) / (B * E)
+        sent = finite(loss=np.array(n * total), omega=n * omega, v=n * v)
+        return state, {"n": np.array(n), **sent}
+
+
+@dataclass(frozen=True)
+class FedAvg(FedSgd):
+    """E local steps, with momentum (Yu et al. 2019) or without, then the weighted mean of ω and v.
+
+    With batch·steps = N_i it is the FedAvg of the paper's figures. `cost` is the mean loss along the local steps.
+    """
+
+    steps: int = 10
+
+    client: type[Client] = LocalClient  # type: ignore[type-arg]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 1:
+            raise InputError(f"need at least one local step, got {self.steps!r}")
+        if self.clip:
+            raise InputError("clip is for 'ssca' and 'fedsgd': what local steps lead to has no bound")
+
+    def round(self, state: SgdState, rng: Streams) -> Round[SgdState]:
+        t = state.t + 1
+        numbers = {"rate": self.rate(t), "momentum": self.momentum, "l2": self.l2, "steps": self.steps}
+        arrays = {"omega": state.omega, "v": state.v, **{name: np.array(value) for name, value in numbers.items()}}
+        total = (yield Ask("local", arrays, Sum("n", "loss", "omega", "v", "bad"))).total
+        if not total:
+            raise ClientError("need an answer from at least one client of this round, got none; resume the run")
+        if int(total["bad"]):
+            return replace(state, t=t, omega=state.last, failed=True)
+        n, loss = float(total["n"]), float(total["loss"])
+        return replace(state, t=t, omega=total["omega"] / n, v=total["v"] / n, loss=loss / n, last=state.omega)

@@ -1,0 +1,253 @@
+"""Mini-batch SSCA, sample-based (Cui, Li and Ye 2022, Algorithms 1 and 2): learn under constraints.
+
+    min F_0(ω)  subject to  F_m(ω) ≤ 0, m = 1..M
+
+Notation: ω (d,) the parameters, F̄_m the running convex surrogate of F_m (numerics/surrogate.py), ρ the weight of the
+newest batch in it, γ the step towards its minimiser ω̄, τ the curvature of a sample's surrogate, c the price of a
+slack s_m, ν_m the multiplier of constraint m, U_m the bound, t the round.
+The server sees sums over the clients: losses and gradients of a batch. A client sees ω.
+
+Differs from the paper, unless paper=True:
+- ρ(1) = 1 (here always), as Remark 2 needs. The constant below (31) carries the loss, not minus the loss.
+- The paper's step sizes a/t^0.1 break its own condition (6). After `hold` rounds ours fall faster, and keep it.
+- Limit control. Mini-batch noise leaves F above U: the running surrogate lags behind, and averaging gives
+  F - U = [(1-ρ)τγ(1-γ)‖ω̄-ω‖² + e(ρ+γ-ργ)]/ρ with e = F̄(ω) - U. So the bound that is asked of F̄ is lowered by an
+  integral controller until the batch losses are below U.
+- Exact closing rounds. The last rounds take all rows, ρ = γ = 1, and a τ that is doubled until F(ω̄) ≤ F̄(ω̄), which is
+  verified: so ω is feasible when F̄ is, and stays so while the objective falls. Of the verified ω the best is kept:
+  that of least violation, and among feasible ones that of least objective.
+- c is raised, as in Theorem 2, when slacks stay positive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedspan._types import Array
+from fedspan.algorithms.learning.samples import (
+    Limit,
+    Opening,
+    SampleBased,
+    Sampling,
+    Steps,
+    Sums,
+    check_steps,
+    mean,
+    usable,
+)
+from fedspan.core.protocol import Round, Server
+from fedspan.core.rng import Streams
+from fedspan.errors import InputError
+from fedspan.numerics.surrogate import Surrogate, blend, minimise, nothing
+from fedspan.numerics.swish import Swish
+
+_NET = Swish()
+_RHO, _GAMMA = Steps(0.3, 0.1, hold=800, tail=0.5), Steps(0.3, 0.1, hold=800, tail=0.8)
+_GAIN, _MARGIN, _REACH, _LET_GO = 0.005, 0.002, 0.05, 0.95  # of the limit control, in units of the loss (nats)
+_PATIENCE, _FALLS = 50, 0.95  # rounds with a slack until c is raised, unless the slack fell to that part of itself,
+_RAISE, _DEAREST = 10.0, 1e9  # by how much, and up to what
+_DOUBLINGS = 40  # of τ in one closing round
+_ROUNDING = 1e-6  # what a closing round leaves to the rounding of a mean loss
+_STANDS = 1e-3  # relative fall of the objective in a closing round that ends them
+
+
+@dataclass(frozen=True)
+class SscaState:
+    """ω, its surrogates, and what is known of the constraints. `best` is the best of the verified ω."""
+
+    opening: Opening
+    t: int
+    omega: Array  # (d,)
+    surrogate: Surrogate
+    nu: Array  # (M,)
+    slack: Array  # (M,)
+    c: float
+    late: int  # rounds in a row with a positive slack,
+    mark: float  # and how large the slacks were when they began
+    lowered: Array  # (M,) by how much the limit control lowers the bounds
+    values: Array  # (M+1,) F_0 .. F_M, of the last batch, or of all rows in closing rounds
+    loss: float  # mean loss of the last batch, or of all rows
+    last: Array  # (d,) the ω before, whose losses were finite
+    tau: float  # of the closing rounds
+    best: Array  # (d,), empty while nothing is verified
+    verified: Array  # (M+1,) F_0 .. F_M of best, over all rows
+    closed: bool = False
+    failed: bool = False  # a loss was not finite
+    gap: float = 0.0  # the largest relative duality gap with which a round's problem was left
+
+
+@dataclass(frozen=True)
+class Ssca(SampleBased, Server[SscaState]):
+    """Algorithm 1 (no limits) and 2. `objective` "norm" is ‖ω‖², as in (40); "loss" is the mean loss + l2·‖ω‖² (32).
+
+    `weights` are the objective's coefficients on the parts' mean losses, as those of a `Limit`. `batch` 0 takes all
+    rows. With limits, the last `closing` of the `rounds` are exact. `clip` shortens the gradient of every row, so that
+    one row has a bounded say (unconstrained only: losses have no bound).
+    """
+
+    model: Swish | Any = _NET
+    batch: int = 100
+    rounds: int = 1000
+    l2: float = 1e-5
+    tau: float = 0.05
+    rho: Steps = _RHO
+    gamma: Steps = _GAMMA
+    objective: Literal["loss", "norm"] = "loss"
+    weights: tuple[float, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    c: float = 1e5
+    closing: int = 30
+    paper: bool = False
+    clip: float = 0.0
+    private: Sampling | None = None
+
+    State = SscaState
+
+    def __post_init__(self) -> None:
+        check_steps(self.rho, self.gamma, limits=not self.paper)
+        if not (self.tau > 0 and self.c > 0 and self.l2 >= 0):
+            raise InputError(f"need tau and c above 0 and l2 of at least 0, got {self.tau}, {self.c}, {self.l2}")
+        if self.objective not in ("loss", "norm") or (self.objective == "norm" and not self.limits):
+            raise InputError(f"need objective 'loss', or 'norm' with a limit, got {self.objective!r}")
+        if self.rounds < 1 or self.batch < 0 or self.closing < 0 or self.clip < 0:
+            raise InputError("need at least one round, and batch, closing and clip of at least 0")
+        if (self.clip or self.private) and (self.limits or self.objective == "norm"):
+            raise InputError("clip is for learning without limits: the losses that limits need have no bound")
+
+    @property
+    def taus(self) -> Array:
+        """τ_m: ‖ω‖² as objective is its own surrogate, with τ_0 = 1."""
+        return np.array([1.0 if self.objective == "norm" else self.tau, *[self.tau] * len(self.limits)])
+
+    @property
+    def stochastic(self) -> int:
+        """Rounds on batches; those that are left are closing rounds."""
+        return self.rounds - (0 if self.paper or not self.limits else min(self.closing, self.rounds // 2))
+
+    def init(self, rng: Streams) -> Round[SscaState]:
+        opening, omega = yield from self.opening(rng)
+        parts, M = len(opening.n), len(self.limits)
+        for row in (self.weights, *(limit.coefficients for limit in self.limits)):
+            if row and len(row) != parts:
+                raise InputError(f"need a coefficient for each of the {parts} parts, got {len(row)}")
+        zero, unknown = np.zeros(M), np.full(M + 1, np.nan)
+        return SscaState(
+            opening, 0, omega, nothing(M, len(omega)), zero, zero, self.c, 0, 0.0, zero, unknown, np.nan,
+            omega, self.tau, np.zeros(0), unknown,
+        )  # fmt: skip
+
+    def round(self, state: SscaState, rng: Streams) -> Round[SscaState]:
+        if state.t >= self.stochastic:
+            return (yield from self.close(state))
+        t, omega = state.t + 1, state.omega
+        sums = yield from self.gather(omega, state.opening, rng)  # lines 3, 4
+        if not sums.good:
+            return replace(state, t=t, omega=state.last, failed=True)
+        rho, gamma = 1.0 if t == 1 else self.rho(t), self.gamma(t)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values, slopes = self.functions(sums, omega)
+            F = blend(state.surrogate, rho, values, slopes, omega, self.taus)  # (3), (14)
+        if not usable(F.linear, F.constant[1:]):
+            return replace(state, t=t, failed=True)
+        asked = replace(F, constant=F.constant + np.concatenate([[0.0], state.lowered]))
+        least = minimise(asked, state.c)  # line 5
+        omega_next = (1 - gamma) * omega + gamma * least.omega  # line 6, (5)
+        c, late, mark = self.price(state, least.slack)
+        return replace(
+            state, t=t, omega=omega_next, surrogate=F, nu=least.nu, slack=least.slack, c=c, late=late, mark=mark,
+            lowered=self.lower(state, values, least.nu), values=values, loss=mean(sums), last=omega,
+            gap=max(state.gap, least.relative_gap),
+        )  # fmt: skip
+
+    def functions(self, sums: Sums, omega: Array) -> tuple[Array, Array]:
+        """F_0 .. F_M (M+1,) and their gradients (M+1, d) from the parts' means."""
+        share = sums.n / sums.n.sum()
+        rows = (self.weights, *(limit.coefficients for limit in self.limits))
+        A = np.stack([np.array(row) if row else share for row in rows])
+        bounds = np.array([0.0, *(limit.bound for limit in self.limits)])
+        values = A @ sums.loss - bounds
+        slopes = A @ sums.grad if sums.grad.size else np.zeros((0, 0))
+        ridge = 1.0 if self.objective == "norm" else self.l2
+        data = 0.0 if self.objective == "norm" else 1.0
+        values[0] = data * values[0] + ridge * (omega @ omega)
+        if slopes.size:
+            slopes[0] = data * slopes[0] + 2 * ridge * omega
+        return values, slopes
+
+    def lower(self, state: SscaState, values: Array, nu: Array) -> Array:
+        """The limit control: more while a batch is above its bound less a margin; let go where ν stands at c."""
+        if self.paper:
+            return state.lowered
+        moved = np.clip(state.lowered + _GAIN * (values[1:] + _MARGIN), 0.0, _REACH)
+        return np.where(nu < state.c, moved, _LET_GO * state.lowered)
+
+    def price(self, state: SscaState, slack: Array) -> tuple[float, int, float]:
+        """c_j of Theorem 2: raised when slacks have stayed positive, and do not fall."""
+        total = float(slack.sum())
+        if self.paper or total <= 1e-9 or state.late == 0:
+            return state.c, int(total > 1e-9), total
+        if state.late < _PATIENCE:
+            return state.c, state.late + 1, state.mark
+        stuck = total > _FALLS * state.mark and state.c < _DEAREST
+        return state.c * (_RAISE if stuck else 1.0), 1, total
+
+    def close(self, state: SscaState) -> Round[SscaState]:
+        """An exact round: a surrogate of all rows that is verified to lie above the functions where it is least."""
+        omega, opening = state.omega, state.opening
+        sums = yield from self.gather_all(omega, opening)
+        if not sums.good:
+            return replace(state, t=state.t + 1, omega=state.last, failed=True)
+        values, slopes = self.functions(sums, omega)
+        state = self.keep(replace(state, t=state.t + 1, values=values, loss=mean(sums)), omega, values)
+        start, tau = values, state.tau / 2  # half of what held last time: it may hold again
+        room = _ROUNDING * np.maximum(1.0, np.abs(values))  # losses of float32 rows are known to about this
+        for _ in range(_DOUBLINGS):
+            tau *= 2
+            taus = np.full(len(values), tau)
+            taus[0] = 1.0 if self.objective == "norm" else tau
+            F = blend(state.surrogate, 1.0, values, slopes, omega, taus)
+            F.constant[1:] += room[1:]
+            least = minimise(F, state.c)
+            omega_bar = least.omega
+            trial = yield from self.gather_all(omega_bar, opening, gradients=False)
+            found, _ = self.functions(trial, omega_bar)
+            if trial.good and (found <= F(omega_bar) + room / 2).all():
+                break
+        else:
+            return replace(state, closed=True)  # no surrogate holds: ω comes no further
+        state = self.keep(state, omega_bar, found)
+        feasible = (found[1:] <= 0).all() and (start[1:] <= 0).all()
+        stands = feasible and start[0] - found[0] <= _STANDS * abs(start[0])
+        return replace(
+            state, omega=omega_bar, nu=least.nu, slack=least.slack, values=found, loss=mean(trial), tau=tau / 2,
+            closed=bool(stands), gap=max(state.gap, least.relative_gap),
+        )  # fmt: skip
+
+    def keep(self, state: SscaState, omega: Array, values: Array) -> SscaState:
+        """The better one of `best` and ω by their verified values."""
+        if len(state.best) and _rank(state.verified) <= _rank(values):
+            return state
+        return replace(state, best=omega, verified=values)
+
+    def done(self, state: SscaState) -> bool:
+        return state.failed or state.closed or state.t >= self.rounds
+
+    def estimate(self, state: SscaState) -> Array:
+        return state.best if len(state.best) and self.done(state) else state.omega
+
+    def metrics(self, state: SscaState) -> dict[str, float]:
+        out = {"cost": state.loss, "objective": float(state.values[0]), "norm2": float(state.omega @ state.omega)}
+        for m in range(len(self.limits)):
+            out[f"constraint_{m + 1}"] = float(state.values[m + 1])
+            out[f"slack_{m + 1}"] = float(state.slack[m])
+            out[f"multiplier_{m + 1}"] = float(state.nu[m])
+            out[f"verified_{m + 1}"] = float(state.verified[m + 1])
+        return out | ({"penalty": state.c, "duality_gap": state.gap} if self.limits else {})
+
+
+def _rank(values: Array) -> tuple[float, float]:
+    """How good verified values are, less is better: first the violation, then the objective."""
+    return max(0.0, float(values[1:].max())), float(values[0])

@@ -1,0 +1,1 @@
+"""Personalized PCA: components of each client's own, drawn towards shared ones."""

@@ -1,0 +1,1 @@
+"""PCA and SVD: the leading eigenvectors of a sum of Gram matrices."""

@@ -1,0 +1,262 @@
+"""FedPower (Guo et al., Algorithms 1 to 3, without noise): power iterations at the clients, aligned when they meet.
+
+Notation: A_i (s_i, d) the shifted rows of client i, n = Σ s_i, p_i = s_i/n, M_i = A_iᵀA_i/s_i, M = Σ p_i M_i;
+Z (d, r) orthonormal, r ≥ k; p local iterations between two communications; Z_i (d, r) the last local basis before a
+communication, Y_i = M_i Z_i, Z_1 that of the baseline device, D_i (r, r) = argmin ‖Z_i D - Z_1‖_F;
+S_t the K of the m clients that take part in a round.
+
+A round: Z → each client p times Y_i = M_i Z_i, Z_i = orth(Y_i), → Y = Σ w_i Y_i D_i → Z⁺ = orth(Y). With p = 1 all Z_i
+are Z, nothing is to be aligned, and it is the distributed power method (Algorithm 1).
+
+What the server sees: the size s_i of every client; Z_1 of the baseline device in rounds of p > 1 steps that are
+aligned (the server passes it on to the others, which align themselves, as in line 6); the sum of Y_i D_i, and of
+ZᵀM_iZ (r, r), which tells it the Ritz values of Z. Under Scheme 1 clients count as often as they are drawn, so it sees
+every client's Y_i D_i by itself: no secure sum. A release of p > 1 steps has no known sensitivity (the paper's proof
+holds Z_i fixed, but it depends on the private rows since the last synchronisation); with p = 1 it is that of M_i Z.
+
+Differs from the paper: "1 = argmin p_i" is a slip for the largest; the baseline is the largest client that takes part
+and answers. Z_0 is orthonormal from the start, and the server sends orth(Y), not Y: the same iterates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedspan._types import Array, Arrays
+from fedspan.algorithms._moments import MEASURE, Shift, measure, sizes
+from fedspan.algorithms.spectral.power import LocalClient, SpectralState
+from fedspan.core.protocol import Ask, Client, Each, Replies, Round, Sensitivity, Server, Sum, task
+from fedspan.core.rng import Streams
+from fedspan.errors import ClientError, InputError
+from fedspan.numerics.orthonormal import orthonormal, polar, projection_distance, random_orthonormal
+from fedspan.numerics.procrustes import procrustes, sign_fixing
+from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
+
+_WINDOW = 10  # rounds over which the floor of a run with partial participation is measured
+_ALIGN = {"opt": procrustes, "sign": sign_fixing}
+
+
+class FedPowerClient(LocalClient):
+    """A client that can turn its basis towards that of the baseline device. It sends s_i·Y_i: the server knows s_i."""
+
+    def __init__(self, data: Any, columns: int = 0, align: str = "opt") -> None:
+        super().__init__(data, columns)
+        self.align = align
+
+    @task(releases={"Z1": None})
+    def show(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """As the baseline device: Z_1."""
+        return state, {"Z1": self.local(state, arrays["Z"], int(arrays["steps"]))[0]}
+
+    @task(releases={"Y": None, "T": Sensitivity(2)})
+    def iterate_aligned(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """Alg. 2, lines 4 to 6; also ZᵀM_iZ."""
+        Z_i, Y_i, T = self.local(state, arrays["Z"], int(arrays["steps"]))
+        D = _ALIGN[self.align](Z_i, arrays["Z1"])  # (3.2) or (3.16)
+        return state, {"Y": self.perturb(Y_i @ D, Z_i, rng), "T": T}
+
+    @task(releases={"Y": None, "T": Sensitivity(2)})
+    def iterate(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        Z_i, Y_i, T = self.local(state, arrays["Z"], int(arrays["steps"]))
+        return state, {"Y": self.perturb(Y_i, Z_i, rng), "T": T}
+
+    def perturb(self, Y: Array, Z_i: Array, rng: Streams) -> Array:
+        """What is sent, for Y; the paper's noise is in paper_noise.py."""
+        return Y
+
+
+@dataclass(frozen=True)
+class FedPowerState(SpectralState):
+    """An eigenspace (`next` has r columns, Z the best k), and what led to it."""
+
+    sizes: Mapping[str, int]  # s_i
+    t: int  # communications so far
+    changes: Array  # ‖(I - Z⁺Z⁺ᵀ) Z‖₂ of the last rounds, the latest last
+    closed: bool = False
+
+
+@dataclass(frozen=True)
+class FedPower(Server[FedPowerState]):
+    """FedPower with full participation, or with K of m clients per round: `count` = K, or `fraction` = K/m.
+
+    Parameters:
+        p: Local iterations between two communications; `decay` takes one off after every round until it is 1 (3.15).
+        align: "opt" (orthogonal Procrustes, (3.2)), "sign" (3.16), or "none" (one exchange less; as our QR has a
+            positive diagonal, signs seldom differ: on a9a the error is that of "sign", where LAPACK's own signs make
+            it ten times).
+        width: r, the columns that are iterated, of which the best k are kept; None: 2k, as in the paper's Table 3.
+        scheme: 1 (with replacement, probability p_i, weight 1/K) or 2 (uniform, without replacement, weight m·p_i/K).
+
+    It stops when the scaled KKT violation is at most `tol`, which the server can see in rounds with p = 1 in which all
+    clients answered. Where it cannot see it, it goes on until Z comes no further: with a fixed p > 1, until Z moves by
+    at most `tol` in a round; with partial participation or replies that are missing, until Z moves in ten rounds as
+    much as in the ten before: the level is told as "floor" in the metrics, and is about the distance to the eigenspace
+    that the sampling leaves. Then one round of the distributed power method with all clients closes the run: so the
+    variances are right, and the KKT violation, which may be far above `tol`, is known. (A run that ends before, by its
+    number of rounds, has the variances of its last cohort.)
+    """
+
+    k: int = 2
+    tol: float = 1e-6
+    center: bool = True
+    scale: bool = False
+    p: int = 4
+    decay: bool = True
+    align: Literal["opt", "sign", "none"] = "opt"
+    width: int | None = None
+    count: int | None = None
+    fraction: float | None = None
+    scheme: int = 2
+
+    State = FedPowerState
+    client: type[Client] = FedPowerClient  # type: ignore[type-arg]
+
+    def __post_init__(self) -> None:
+        if self.p < 1:
+            raise InputError(f"need at least one local iteration, got p={self.p!r}")
+        if self.align not in (*_ALIGN, "none"):
+            raise InputError(f"need align to be 'opt', 'sign' or 'none', got {self.align!r}")
+        if self.scheme not in (1, 2):
+            raise InputError(f"need scheme 1 (with replacement) or 2 (without), got {self.scheme!r}")
+        if self.count is not None and self.fraction is not None:
+            raise InputError("need either count or fraction of the clients that take part, got both")
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise InputError(f"need a fraction of the clients above 0 and at most 1, got {self.fraction!r}")
+
+    @property
+    def partial(self) -> bool:
+        return self.count is not None or self.fraction is not None
+
+    def client_options(self) -> dict[str, float | int | str | bool]:
+        return {"columns": 100 * (self.width or 2 * self.k), "align": self.align}
+
+    def asks(self) -> frozenset[str]:
+        return MEASURE | {"size", "iterate", "iterate_aligned", "multiply", "show"}
+
+    def init(self, rng: Streams) -> Round[FedPowerState]:
+        moments = yield from measure(self.center, self.scale)
+        s = yield from sizes()
+        d = len(moments.mean)
+        r = min(2 * self.k, d) if self.width is None else self.width
+        if not self.k <= r <= d:
+            raise InputError(f"need a width from the {self.k} components to the {d} features, got {r}")
+        if self.count is not None and not 1 <= self.count <= len(s):
+            raise InputError(f"need count from 1 to the {len(s)} clients, got {self.count!r}")
+        Z = random_orthonormal(rng("start"), d, r)
+        return FedPowerState(moments, Z, Z[:, : self.k], np.zeros(self.k), np.inf, s, 0, np.zeros(0))
+
+    def round(self, state: FedPowerState, rng: Streams) -> Round[FedPowerState]:
+        if self.stands(state):
+            closing = replace(self, p=1, count=None, fraction=None)
+            return replace((yield from closing.communicate(state, rng)), changes=state.changes, closed=True)
+        return (yield from self.communicate(state, rng))
+
+    def communicate(self, state: FedPowerState, rng: Streams) -> Round[FedPowerState]:
+        """p local iterations and one aggregation."""
+        Z, p, k = state.next, self.steps(state.t), self.k
+        S_t = self.cohort(state.sizes, rng)  # Alg. 3, line 6
+        to = tuple(S_t) if self.partial else None
+        want, each = Sum("Y", "T") if p > 1 else Sum("Y"), self.partial and self.scheme == 1
+        arrays: dict[str, Array] = {"Z": Z} if p == 1 else {"Z": Z, "steps": np.array(p)}
+        name = "multiply" if p == 1 else "iterate"
+        if p > 1 and self.align != "none":
+            name, arrays["Z1"] = "iterate_aligned", (yield from _baseline(S_t, state.sizes, arrays))
+        replies = yield Ask(name, arrays, Each() if each else want, to)  # Alg. 2, lines 4 to 7; Alg. 3, lines 4 to 10
+        w = self.weights(replies, S_t, state.sizes)
+        Y = self.perturb(_aggregate(replies, "Y", w, state.sizes), Z, state.moments.n, rng)  # (d, r)
+        T = _aggregate(replies, "T", w, state.sizes) if p > 1 else Z.T @ Y  # (r, r)
+        theta, S, R = rayleigh_ritz(np.eye(len(T)), T, k) if p > 1 else rayleigh_ritz(Z, Y, k)
+        n, whole = state.moments.n, sum(w.values())  # 1, but for Scheme 2, where it is so on average
+        exact = p == 1 and not each and len(w) == len(state.sizes)
+        kkt = n * float(np.linalg.norm(R)) / (state.moments.trace or 1.0) if exact else np.nan
+        Z_next, Z_k = orthonormal(Y) if p > 1 else self.orth(Y), Z @ S[:, :k]
+        changes = np.append(state.changes, projection_distance(Z_next, Z_k))[-2 * _WINDOW :]
+        theta = theta[:k] * (n / whole)
+        return FedPowerState(state.moments, Z_next, Z_k, theta, kkt, state.sizes, state.t + 1, changes)
+
+    def orth(self, Y: Array) -> Array:
+        return polar(Y)  # see power.py
+
+    def perturb(self, Y: Array, Z: Array, n: int, rng: Streams) -> Array:
+        """What the server goes on with, for Y; the paper's noise is in paper_noise.py."""
+        return Y
+
+    def steps(self, t: int) -> int:
+        """Local iterations before the next communication, after t of them."""
+        return max(self.p - t, 1) if self.decay else self.p  # (3.15), (3.1)
+
+    def cohort(self, s: Mapping[str, int], rng: Streams) -> dict[str, int]:
+        """S_t: how often each of the clients that take part is in it, in the order of client ids."""
+        clients = list(s)
+        m = len(clients)
+        if not self.partial:
+            return dict.fromkeys(clients, 1)
+        K = self.count if self.count is not None else max(1, math.ceil((self.fraction or 1.0) * m - 1e-9))
+        if self.scheme == 1:
+            p_i = np.array(list(s.values())) / sum(s.values())
+            drawn = rng("cohort").choice(m, size=K, replace=True, p=p_i)
+        else:
+            drawn = rng("cohort").choice(m, size=K, replace=False)
+        times = np.bincount(drawn, minlength=m)
+        return {client: int(c) for client, c in zip(clients, times, strict=True) if c}
+
+    def weights(self, replies: Replies, S_t: Mapping[str, int], s: Mapping[str, int]) -> dict[str, float]:
+        """w_i of those that answered, in Y = Σ w_i Y_i; K counts those only."""
+        missing = set(replies.missing)
+        came = [client for client in replies.asked if client not in missing]
+        if not came:
+            raise ClientError(
+                f"need an answer from at least one of the {len(replies.asked)} clients of this round, got none; "
+                "bring them back and resume from the checkpoint"
+            )
+        K = sum(S_t[client] for client in came)
+        if self.partial and self.scheme == 1:
+            return {client: S_t[client] / K for client in came}
+        share = K / len(s) * sum(s.values()) if self.partial else sum(s[client] for client in came)
+        return {client: s[client] / share for client in came}
+
+    def stands(self, state: FedPowerState) -> bool:
+        """Whether Z comes no further, as far as the server can tell without a KKT violation."""
+        c = state.changes
+        if self.tol == 0 or not np.isnan(state.kkt):
+            return False
+        still = not self.decay and bool(c[-1] <= self.tol)
+        return still or (len(c) == 2 * _WINDOW and bool(c[_WINDOW:].mean() >= c[:_WINDOW].mean()))
+
+    def done(self, state: FedPowerState) -> bool:
+        return state.kkt <= self.tol or state.closed
+
+    def estimate(self, state: FedPowerState) -> Array:
+        return state.Z.T
+
+    def metrics(self, state: FedPowerState) -> dict[str, float]:
+        change = float(state.changes[-1]) if len(state.changes) else np.inf
+        out = {"objective": float(state.theta.sum()), "kkt": state.kkt, "change": change}
+        if self.partial and len(state.changes):
+            out["floor"] = float(state.changes[-_WINDOW:].mean())
+        return out
+
+
+def _baseline(S_t: Mapping[str, int], s: Mapping[str, int], arrays: Arrays) -> Round[Array]:
+    """Z_1 of the largest client that takes part; if it does not answer, of the next one."""
+    for client in sorted(S_t, key=lambda client: -s[client]):
+        replies = yield Ask("show", arrays, to=(client,))
+        if replies.each:
+            return replies.each[client]["Z1"]
+    raise ClientError(
+        f"need a baseline device, none of the {len(S_t)} clients of this round answered; "
+        "bring them back and resume from the checkpoint"
+    )
+
+
+def _aggregate(replies: Replies, name: str, w: Mapping[str, float], s: Mapping[str, int]) -> Array:
+    """Σ w_i Y_i from s_i·Y_i, as a sum if the server was given one (then w_i/s_i is the same for all)."""
+    if replies.total:
+        client = next(iter(w))
+        return replies.total[name] * (w[client] / s[client])
+    return np.asarray(sum(replies.each[client][name] * (w_i / s[client]) for client, w_i in w.items()))

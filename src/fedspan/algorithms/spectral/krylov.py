@@ -1,0 +1,195 @@
+"""Block Krylov at the server: what it has seen is kept, and Rayleigh-Ritz runs over the whole span.
+
+Notation: M = Σ_i M_i, Q (d, m) orthonormal basis of all that was multiplied, AQ = M Q, V (d, k) the next block,
+Z = Q S_k the k leading Ritz vectors with values θ, R = (I - QQᵀ) M Z their residual, ‖R‖_F / tr(M) the KKT violation,
+Δ the step to which every entry of M_i V is rounded (0: not at all), M̃ = P diag(λ) Pᵀ a guess of M.
+
+A round costs what a round of SSI costs, and the server sees the same sum Σ M_i V; but each round's answer is the best
+in the span of all rounds so far, not of the last one. The sum must be complete: Rayleigh-Ritz on a sum over a subset
+of the clients answers another problem, so those that did not answer are asked again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from fedspan._types import Array
+from fedspan.algorithms._moments import MEASURE, Moments, RowsClient, measure
+from fedspan.core.protocol import Ask, Client, Round, Server, Sum, complete
+from fedspan.core.rng import Streams
+from fedspan.errors import InputError
+from fedspan.numerics.grid import from_grid, to_grid
+from fedspan.numerics.orthonormal import random_orthonormal
+from fedspan.numerics.precondition import corrections, low_rank
+from fedspan.numerics.rayleigh_ritz import appended, extension, rayleigh_ritz
+
+
+class Prior(NamedTuple):
+    """A guess of M from an earlier run: its Ritz vectors P (d, p) and values λ (p,)."""
+
+    vectors: Array
+    values: Array
+
+    def __repr__(self) -> str:
+        """Names the run that starts from it: a checkpoint of a run from another prior is another run's."""
+        digest = blake2b(self.vectors.tobytes() + self.values.tobytes(), digest_size=8).hexdigest()
+        return f"Prior({digest})"
+
+
+@dataclass(frozen=True)
+class KrylovState:
+    """The span so far, and the best estimate in it."""
+
+    moments: Moments
+    step: float  # Δ
+    P: Array  # (d, p) the guess of M, no columns if there is none
+    lam: Array  # (p,)
+    Qt: Array  # (m, d) Qᵀ: rows can be added without copying those that are there
+    AQt: Array  # (m, d)
+    noise: Array  # (m, m) how the columns' rounding errors hang together, in units of one rounded column
+    next: Array  # (d, k) the next block; no columns if the span holds all there is
+    Z: Array  # (d, k)
+    theta: Array  # (k,)
+    kkt: float  # with the rounding errors that it may hide
+    gap: float  # θ_k - θ_{k+1}: if it is small, the k-th component is hardly determined
+
+
+@dataclass(frozen=True)
+class Krylov(Server[KrylovState]):
+    """Block Krylov until the scaled KKT violation is at most `tol`.
+
+    The server keeps at most `keep`·k basis vectors; when there are more it restarts from the leading half of the Ritz
+    vectors (12 costs no rounds, 8 seldom one, 4 up to half as many again, 3 can fail). `rounded` sends V to `grid`
+    bits a number and M_i V as whole multiples of one Δ, so coarse that the asked-for `tol` is just reached. A `prior`
+    from a run on nearly the same data is the start, and the guess M̃ that corrects residuals.
+    """
+
+    k: int = 2
+    tol: float = 1e-6
+    center: bool = True
+    scale: bool = False
+    keep: int = 12
+    rounded: bool = False
+    grid: int = 8
+    prior: Prior | None = None
+
+    State = KrylovState
+    client: type[Client] = RowsClient  # type: ignore[type-arg]
+
+    def client_options(self) -> dict[str, float | int | str | bool]:
+        return {"columns": 12 * self.k}
+
+    def asks(self) -> frozenset[str]:
+        return MEASURE | {"multiply_on_grid" if self.rounded else "multiply"}
+
+    def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
+        """What must be known of the operator, and where to start."""
+        moments = yield from measure(self.center, self.scale)
+        return moments, random_orthonormal(rng("start"), len(moments.mean), self.k)
+
+    def init(self, rng: Streams) -> Round[KrylovState]:
+        moments, V = yield from self.opening(rng)
+        d, nothing = len(moments.mean), np.zeros((len(moments.mean), 0))
+        P, lam = (nothing, np.zeros(0)) if self.prior is None else self.prior
+        if len(lam) >= self.k:
+            V = P[:, : self.k]
+        # Δ: the rounding errors of all clients make at most half of the violation that tol allows.
+        step = 0.5 * self.tol * moments.trace / np.sqrt(moments.clients * d * self.k / 12) if self.rounded else 0.0
+        return KrylovState(
+            moments, float(step), P, lam, nothing.T, nothing.T, np.zeros((0, 0)), V, V, np.zeros(self.k), np.inf, 0.0
+        )
+
+    def round(self, state: KrylovState, rng: Streams) -> Round[KrylovState]:
+        k, trace = self.k, state.moments.trace or 1.0
+        V, Y = yield from self._multiply(state)
+        U, L = extension(state.Qt.T, V)
+        m, room = len(state.Qt), self.keep * k
+        Qt, AQt = appended(state.Qt, U.T, room), appended(state.AQt, L[:m].T @ state.AQt + L[m:].T @ Y.T, room)
+        Q, AQ = Qt.T, AQt.T
+        noise = _carried(state.noise, L)
+        theta, S, R = rayleigh_ritz(Q, AQ, k)
+        Z, Sk = Q @ S[:, :k], S[:, :k]
+        rounding = state.moments.clients * len(Q) * state.step**2 / 12 * float(np.sum(Sk * (noise @ Sk)))
+        kkt = float(np.sqrt(np.sum(R**2) + rounding)) / trace
+        gap = float(theta[k - 1] - theta[k]) if len(theta) > k else 0.0
+        if len(state.lam) and np.all(theta[:k] > 0) and _directions(R, trace).size:
+            corrected = corrections(R, theta[:k], state.P, state.lam)
+            corrected -= Q @ (Q.T @ corrected)
+            if size := np.linalg.norm(corrected):
+                R = corrected * (np.linalg.norm(R) / size)  # of the size of R: what is negligible there is so here
+        if len(Qt) + k > room:  # thick restart
+            half = S[:, : room // 2]
+            Qt, AQt, noise = half.T @ Qt, half.T @ AQt, half.T @ noise @ half
+        return replace(
+            state, Qt=Qt, AQt=AQt, noise=noise, next=_directions(R, trace), Z=Z, theta=theta[:k], kkt=kkt, gap=gap
+        )
+
+    def _multiply(self, state: KrylovState) -> Round[tuple[Array, Array]]:
+        """What was multiplied, exactly as the clients had it, and the sum of their products."""
+        if not self.rounded:
+            replies = yield from complete(Ask("multiply", {"Z": state.next}, Sum("Y")))
+            return state.next, replies.total["Y"]
+        codes, scale = to_grid(state.next, self.grid)
+        arrays = {"Z": codes, "scale": scale, "step": np.array(state.step)}
+        replies = yield from complete(Ask("multiply_on_grid", arrays, Sum("Y")))
+        return from_grid(codes, scale), replies.total["Y"] * state.step
+
+    def done(self, state: KrylovState) -> bool:
+        return state.kkt <= self.tol or state.next.shape[1] == 0
+
+    def estimate(self, state: KrylovState) -> Array:
+        return state.Z.T
+
+    def metrics(self, state: KrylovState) -> dict[str, float]:
+        return {"objective": float(state.theta.sum()), "kkt": state.kkt, "gap": state.gap}
+
+
+@dataclass(frozen=True)
+class Davidson(Krylov):
+    """Block Krylov that opens with each client's own `columns` leading eigenpairs (default 5·k) at 8 bits.
+
+    What the opening shows: the server sees **every client's own leading subspace and variances**, by itself, not
+    summed; secure aggregation cannot hide it. It is for silos that may share that. From it the server makes the guess
+    M̃, the start and the corrections (M̃ - θ)⁻¹R, which saves more than half of the rounds.
+    """
+
+    columns: int | None = None
+
+    def __post_init__(self) -> None:
+        check_columns(self.columns)
+
+    def asks(self) -> frozenset[str]:
+        return super().asks() | {"leading"}
+
+    def init(self, rng: Streams) -> Round[KrylovState]:
+        state = yield from super().init(rng)
+        d = len(state.moments.mean)
+        count = min(self.columns or 5 * self.k, d - 1 if d > 1 else 1)
+        ask = Ask("leading", {"count": np.array(count), "size": np.array(d)})
+        opened = (yield from complete(ask)).each.values()
+        P, lam = low_rank((from_grid(a["U"], a["scale"]) * np.sqrt(a["w"]) for a in opened), most=4 * count)
+        return replace(state, P=P, lam=lam, next=P[:, : self.k] if len(lam) >= self.k else state.next)
+
+
+def check_columns(columns: int | None) -> None:
+    if columns is not None and (not isinstance(columns, int) or isinstance(columns, bool) or columns < 1):
+        raise InputError(f"need columns to be None or an integer of at least 1, got {columns!r}")
+
+
+def _carried(noise: Array, L: Array) -> Array:
+    """The Gram matrix of rounding errors after [Q V] became [Q U], where the columns of V bring fresh errors."""
+    m, w = len(noise), L.shape[0] - len(noise)
+    before = scipy.linalg.block_diag(noise, np.eye(w))
+    full = np.hstack([np.eye(m + w)[:, :m], L])
+    return full.T @ before @ full
+
+
+def _directions(R: Array, trace: float) -> Array:
+    """An orthonormal basis of what the residuals hold above rounding error."""
+    U, T, _ = scipy.linalg.qr(R, mode="economic", pivoting=True)
+    return U[:, np.abs(np.diagonal(T)) > 1e-15 * trace]

@@ -1,0 +1,1 @@
+"""What a server could work out from what it saw."""

@@ -1,0 +1,1 @@
+"""The protocol, the loop over rounds, and what a run leaves behind: ledger and checkpoint."""

@@ -1,0 +1,37 @@
+"""A checkpoint that is written while the sites work on the next round, so that no round waits for the disk.
+
+One write is on its way at most: a crash repeats two rounds at most, where one that is waited for repeats one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from fedspan.core.checkpoint import Checkpoint
+
+T = TypeVar("T")
+
+
+class LaterCheckpoint(Checkpoint):
+    """Saves behind the back of the run: a state is never changed, only replaced."""
+
+    def __init__(self, folder: Any, every: int = 1) -> None:
+        super().__init__(folder, every)
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fedspan-checkpoint")
+        self._writing: Future[None] | None = None
+
+    def save(self, run: Mapping[str, Any], round: int, state: Any, engine: Any) -> None:
+        self.settle()
+        self._writing = self._writer.submit(super().save, run, round, state, engine)
+
+    def load(self, run: Mapping[str, Any], state: type[T]) -> tuple[int, T, Any] | None:
+        self.settle()
+        return super().load(run, state)
+
+    def settle(self) -> None:
+        """Until the last one is on disk; if that failed, the run fails."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()

@@ -1,0 +1,102 @@
+"""The client's end of every engine: one message in, one declared task, one message out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fedspan._types import Arrays
+from fedspan.channel.link import Receiver, Sender
+from fedspan.channel.stage import Channel
+from fedspan.channel.wire import Message
+from fedspan.core.checkpoint import build, in_c_order
+from fedspan.core.protocol import Client, checked_release, declared, tasks_of
+from fedspan.core.rng import Streams
+from fedspan.errors import FedspanError, InputError
+from fedspan.privacy.guard import Guard
+from fedspan.secure.masking import Party, digest, summed
+
+
+class Site:
+    """One client of one run: what it remembers (its state and the memories of its links), and how it answers.
+
+    `open` makes the client object next to its data; it may be called again after the engine closed that object. With
+    a `vault` every array that leaves is masked: its secrets are in no snapshot, after a restart keys are agreed anew.
+    """
+
+    __slots__ = ("down", "guard", "kind", "name", "open", "seed", "started", "state", "up", "vault")
+
+    def __init__(
+        self,
+        name: str,
+        kind: type[Client[Any]],
+        open: Callable[[], Client[Any]],
+        channel: Channel,
+        seed: int,
+        guard: Guard | None = None,
+        vault: Party | None = None,
+    ) -> None:
+        self.name, self.kind, self.open, self.seed = name, kind, open, seed
+        self.guard, self.vault = guard, vault
+        self.down = Receiver(channel.down) if channel.down.kinds else None
+        self.up = Sender(channel.up, channel.up.init()[0]) if channel.up.kinds else None
+        self.state: Any = None
+        self.started = False
+
+    def handle(self, message: Message, client: Client[Any]) -> Message:
+        """Decode, do the task, check that only what it declares leaves, mask it, encode."""
+        if self.up:
+            self.up.acknowledged(message.ack)
+        arrays = self.down.decode(message) if self.down else message.arrays
+        rng = Streams(self.seed, message.round, message.exchange, self.name)
+        state, place = self.state, (message.round, message.exchange)
+        reply: Arrays | None = None
+        if self.vault:
+            own = message.task.startswith("@")
+            reply = self.vault.answer(message.task, arrays, place) if own else self.vault.repeated(place)
+        if reply is None:
+            task = declared(tasks_of(self.kind), message.task)
+            vault = None if task.public else self.vault
+            asked = digest(message.task, arrays) if vault else b""
+            arrays, wanted = summed(arrays, task.releases) if vault else (arrays, list(task.releases))
+            if not self.started:
+                state, self.started = client.init(), True
+                self.state = state
+            try:
+                state, released = task.call(client, self.state, arrays, rng)
+                reply = checked_release(task, released)
+                if self.guard:
+                    reply = self.guard.protect(task, reply, rng)
+                if vault:
+                    reply = vault.mask({name: reply[name] for name in wanted}, place, asked)
+            except InputError as error:
+                raise type(error)(f"client {self.name!r}: {error}") from error
+        out = message._replace(arrays=in_c_order(reply), ack=self.down.last if self.down else 0)
+        if self.up:
+            out = self.up.encode(out, rng)
+        if state is not self.state:
+            self.state = in_c_order(state)
+        return out
+
+    def snapshot(self) -> dict[str, Any]:
+        """What must survive a crash."""
+        return {
+            "state": self.state,
+            "up": self.up.snapshot() if self.up else None,
+            "down": self.down.snapshot() if self.down else None,
+            "released": self.guard.snapshot() if self.guard else None,
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self.state, self.started = build(self.kind.State, saved["state"]), True
+        for link, memory in ((self.up, saved["up"]), (self.down, saved["down"])):
+            if link and memory:
+                link.restore(memory)
+        if self.guard:
+            self.guard.restore(saved["released"])
+
+
+def explain(error: Exception) -> str:
+    """One line for the ledger and for the person at the other end: no traceback leaves a site."""
+    return str(error) if isinstance(error, FedspanError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,1 @@
+"""How the options of an estimator become an algorithm."""

@@ -1,0 +1,129 @@
+"""`fedspan new`: a job file to start from, with every key that the task knows and what it means.
+
+Keys and defaults are read off the estimator's constructor, so that none is missing; the words stand in words.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from fedspan.errors import InputError, nearest
+from fedspan.jobs.model import parameters
+from fedspan.jobs.schema import BESIDE
+from fedspan.jobs.tasks import TASKS, choices, estimator
+from fedspan.jobs.toml import written
+from fedspan.jobs.words import SAYS
+
+_ABOUT = {
+    "pca": "principal components of all clients' rows together",
+    "svd": "leading right singular vectors of all clients' rows together (nothing is centered)",
+    "gcca": "what views of the same entities, one at each client, have in common",
+    "personalized": "principal components for every client, drawn towards what all clients share",
+    "classifier": "a classifier of rows that are spread over clients",
+    "vertical-classifier": "a classifier of rows whose features are spread over clients",
+}
+_FOR_EXAMPLE: dict[str, Any] = {
+    "local_steps": 4, "bits": 8, "participation": {"fraction": 0.1}, "random_state": 0, "batch_size": 100,
+    "patience": 10, "step": "safe", "clip": 5.0, "cost_limit": 0.3, "class_weight": "balanced", "first_bits": 8,
+}  # fmt: skip
+_FILES = '.csv, .parquet, .feather, .npy, .npz or .svm, beside this file; or a table: { north = "a.csv" }'
+_QUERY = '# Of a database: { clinic = { url = "postgresql://user@host/db", query = "SELECT …" } }, or table = "…"'
+_PREPARED = (
+    '# categories = ["sex"]  # columns of words, as features of 0 and 1; the clients agree on the words',
+    '# missing = "refuse"  # gaps: or "mean" (over all clients){drop}',
+)
+_PROTECTION = {
+    "privacy": """
+# [privacy]  # differential privacy of single rows; default: none
+# epsilon = 1.0
+# delta = 1e-6
+# row_norm = 1.0  # {what} are shortened to this""",
+    "secure": """
+# [secure]  # secure aggregation: the server sees sums over the clients only; default: off
+# enabled = true
+# threshold = 2  # so many clients must stay for a sum to be read""",
+}
+
+
+def write_new(task: str, path: Path | None) -> Path:
+    """Write the job file; one that is there stays as it is."""
+    if task not in TASKS:
+        raise InputError(f"need a task, got {task!r}; {nearest(task, TASKS)}")
+    path = path or Path(f"{task}.toml")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(f"#:schema ./{BESIDE}\n" if (path.parent / BESIDE).is_file() else "")
+            file.write(text_for(task, path.name))
+    except FileExistsError:
+        raise InputError(f"{path} is there already, and is not overwritten; give another PATH") from None
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; give another PATH") from None
+    return path
+
+
+def text_for(task: str, name: str) -> str:
+    """The text of a new job file."""
+    given = inspect.signature(estimator(task)).parameters
+    keys = []
+    for key in parameters(task):
+        if key == "n_components":
+            keys.append(_line(key, 2, SAYS["job"][key]))
+            continue
+        default = given[key].default
+        example = default if default is not None else _FOR_EXAMPLE.get(key)
+        says = SAYS["job"].get(key, "") or " ".join(choices(task))
+        without = "" if default is not None else f"; default: {'drawn' if key == 'random_state' else 'none'}"
+        keys.append("# " + _line(key, example, says + without))
+    longer = "gradients of a row's loss that are longer" if TASKS[task].learns_label else "longer rows"
+    return "\n".join(
+        [
+            f"# A fedspan job: {_ABOUT[task]}.",
+            f"# Run it with: fedspan run {name}. Lines that begin with # show defaults and examples; take the # off.",
+            "",
+            "[job]",
+            f"task = {written(task)}",
+            *keys,
+            "",
+            "[data]",
+            *_data(task),
+            *(_PROTECTION[kind].format(what=longer) for kind in TASKS[task].protected_by),
+            "",
+            "[run]",
+            "# checkpoint_every = 1  # rounds",
+            *(
+                ["# min_clients = 2  # go on if at least so many answer; default: all must"]
+                if "min_clients" in inspect.signature(estimator(task).fit).parameters
+                else []
+            ),
+            "# transcript = true  # keep every message, for `fedspan audit`: as secret as the data; default: not kept",
+            "",
+        ]
+    )
+
+
+def _line(key: str, value: Any, says: str) -> str:
+    return f"{key} = {written(value)}  # {says}"
+
+
+def _data(task: str) -> list[str]:
+    what = TASKS[task]
+    label = "the column (of an .npz file: the array) with the classes to learn"
+    if what.over == "views":
+        files = f"# One file per client, with the same rows in the same order: {_FILES}"
+        lines = [files, _QUERY, 'views = ["a.csv", "b.csv"]']
+        lines.append('# id = "person"  # a column of ids that every file has: the clients\' orders are compared by it')
+        if what.learns_label:
+            label += ", in at least one of the files"
+        else:
+            lines.append('# held_out = ["a2.csv", "b2.csv"]  # other common rows of each view, for patience')
+    else:
+        lines = [f"# One file per client: {_FILES}", _QUERY, 'clients = ["a.csv", "b.csv"]']
+        lines.append('# columns = ["age", "pulse"]  # the features; default: all columns')
+        lines.append('# id = "person"  # a column that is no feature: left out')
+    drop = "" if what.over == "views" else ', or "drop" (the row)'
+    lines += [line.format(drop=drop) for line in _PREPARED]
+    if what.learns_label:
+        return [*lines, f'label = "y"  # {label}']
+    return [*lines, '# label = "y"  # a column that is no feature: left out']

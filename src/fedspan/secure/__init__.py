@@ -1,0 +1,1 @@
+"""Secure aggregation: the server learns sums over the clients, and nothing else."""

@@ -1,0 +1,108 @@
+"""The cryptography that secure aggregation stands on, all of it from two libraries; nothing is invented here.
+
+X25519 agrees on a secret between two clients, HKDF-SHA256 binds it to the roster, HMAC-SHA256 makes one key per
+purpose from it, ChaCha20 stretches a key to a mask, ChaCha20-Poly1305 seals a share for one reader, Shamir's scheme
+over GF(2^128) (PyCryptodome) cuts a secret of 16 bytes into shares. Randomness is the operating system's.
+"""
+
+from __future__ import annotations
+
+import hmac
+from functools import cache, lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from fedspan._types import Array
+from fedspan.errors import MissingExtraError, ProtocolError
+
+
+@cache
+def _library() -> Any:
+    """What is needed of the optional packages."""
+    try:
+        from Crypto.Protocol.SecretSharing import Shamir
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    except ImportError:
+        raise MissingExtraError("secure aggregation", "privacy") from None
+    return SimpleNamespace(
+        Shamir=Shamir, InvalidTag=InvalidTag, PrivateKey=X25519PrivateKey, PublicKey=X25519PublicKey, Cipher=Cipher,
+        AEAD=ChaCha20Poly1305, ChaCha20=ChaCha20, SHA256=SHA256, HKDF=HKDF,
+    )  # fmt: skip
+
+
+def require() -> None:
+    """Fail now, with what to install, rather than at the first client."""
+    _library()
+
+
+def new_key() -> tuple[Any, bytes]:
+    """A private key and its public half (32 bytes)."""
+    key = _library().PrivateKey.generate()
+    return key, key.public_key().public_bytes_raw()
+
+
+def shared_secret(private: Any, public: bytes, context: bytes) -> bytes:
+    """What both ends know and nobody else, bound to the context; a degenerate public key is refused."""
+    lib = _library()
+    try:
+        agreed = private.exchange(lib.PublicKey.from_public_bytes(public))  # refuses an all-zero result
+    except ValueError:
+        raise ProtocolError("need a public key of X25519 that does not give an all-zero secret") from None
+    return lib.HKDF(algorithm=lib.SHA256(), length=32, salt=context, info=b"fedspan pair").derive(agreed)
+
+
+def purpose_key(secret: bytes, *purpose: object) -> bytes:
+    """A key of 32 bytes for one purpose."""
+    return hmac.digest(secret, repr(purpose).encode(), "sha256")
+
+
+def same(tag: bytes, other: bytes) -> bool:
+    """Whether two tags are equal, in a time that does not depend on where they differ."""
+    return hmac.compare_digest(tag, other)
+
+
+def stream(key: bytes, words: int) -> Array:
+    """A mask: that many uniform numbers modulo 2^64. A key is used for one mask only, so the nonce may be constant."""
+    lib = _library()
+    cipher = lib.Cipher(lib.ChaCha20(key, bytes(16)), None).encryptor()
+    return np.frombuffer(cipher.update(_zeros(8 * words)), dtype="<u8")
+
+
+@lru_cache(maxsize=2)
+def _zeros_up_to(exponent: int) -> memoryview:
+    return memoryview(bytes(2**exponent))
+
+
+def _zeros(length: int) -> memoryview:
+    return _zeros_up_to(length.bit_length())[:length]
+
+
+def seal(key: bytes, secret: bytes, context: bytes) -> bytes:
+    """Encrypt and authenticate, 16 bytes longer. A key seals one message only, so the nonce may be constant."""
+    return _library().AEAD(key).encrypt(bytes(12), secret, context)
+
+
+def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
+    """What was sealed; a message that is not the sender's for this place is refused."""
+    try:
+        return _library().AEAD(key).decrypt(bytes(12), sealed, context)
+    except _library().InvalidTag:
+        raise ProtocolError("a sealed share does not open: it was tampered with, swapped or replayed") from None
+
+
+def split(secret: bytes, threshold: int, shares: int) -> list[bytes]:
+    """Shares of 16 bytes; any `threshold` of them give the secret, fewer say nothing of it."""
+    return [share for _, share in _library().Shamir.split(threshold, shares, secret)]
+
+
+def combine(shares: dict[int, bytes]) -> bytes:
+    """The secret from exactly `threshold` shares, by their number (from 0)."""
+    return _library().Shamir.combine([(number + 1, share) for number, share in shares.items()])
