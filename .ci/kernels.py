@@ -19,7 +19,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("numerics", "algorithms", "channel", "estimators", "privacy", "benchmarks")
+FOLDERS = ("numerics", "algorithms", "channel", "estimators", "privacy", "secure", "audit", "benchmarks")
 KERNELS = {"Nehalem": {"sse4_2"}, "Sandybridge": {"avx"}, "Haswell": {"avx2", "fma"}, "SkylakeX": {"avx512f"}}
 OLD = ("Nehalem", "Sandybridge")  # processors without AVX2: NumPy's own loops are held back, too
 PROBE = """

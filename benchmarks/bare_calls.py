@@ -23,7 +23,7 @@ from fedspan.core.ledger import Ledger
 from fedspan.core.run import Info
 from fedspan.deployment import flare
 from fedspan.deployment.later_checkpoint import LaterCheckpoint
-from fedspan.deployment.server_job import Desk, Order
+from fedspan.deployment.server_job import RunRequest, ServerJob
 from fedspan.engines.remote import RemoteEngine
 from fedspan.secure.masking import Secure
 
@@ -48,10 +48,10 @@ class Stopwatch:
         return timed
 
 
-class Bench(Desk):
+class Bench(ServerJob):
     """In place of carrying out an order, it measures; what it found is left in the server's kit."""
 
-    def carry_out(self, order: Order, results: Path) -> None:
+    def carry_out(self, order: RunRequest, results: Path) -> None:
         self.arithmetic = Stopwatch()
         for name in ("rayleigh_ritz", "polar"):  # all that the algorithm itself computes in a round
             setattr(power, name, self.arithmetic.around(getattr(power, name)))
@@ -123,7 +123,7 @@ class BenchServer(flare.FlareServer):
 
     def __init__(self, orders: list[dict[str, Any]]) -> None:
         super().__init__(orders)
-        flare.Desk = Bench  # type: ignore[misc]
+        flare.ServerJob = Bench  # type: ignore[misc]
 
 
 class BenchClient(flare.FlareClient):

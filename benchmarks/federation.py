@@ -28,10 +28,10 @@ from fedspan import FederatedPCA
 from fedspan.core.checkpoint import flatten
 from fedspan.core.ledger import Ledger, RoundEnd
 from fedspan.deployment import flare_admin
-from fedspan.deployment.flare import job_folder
+from fedspan.deployment.flare_job import write_job
 from fedspan.deployment.kit import init_site
 from fedspan.deployment.local import LocalFederation
-from fedspan.deployment.server_job import Order
+from fedspan.deployment.server_job import RunRequest
 from page import put
 from solvers import table4
 
@@ -70,10 +70,10 @@ def started(made: LocalFederation) -> float:
     return time.perf_counter() - begun
 
 
-def submit_bench(session: Any, order: Order, sites: int) -> str:
+def submit_bench(session: Any, order: RunRequest, sites: int) -> str:
     """A job that names the benchmark's own classes."""
     with tempfile.TemporaryDirectory() as folder:
-        path = job_folder(Path(folder) / "job", "bench", [order], sites)
+        path = write_job(Path(folder) / "job", "bench", [order], sites)
         for file in (path / "app" / "config").iterdir():
             text = file.read_text().replace("fedspan.deployment.flare.Flare", "bare_calls.Bench")
             file.write_text(json.dumps({**json.loads(text), "np_download_chunk_size": 0}))  # arrays inline
@@ -106,7 +106,7 @@ def load() -> str:
 
 def calls(session: Any, made: LocalFederation) -> list[str]:
     """Our rounds and bare calls, in turns."""
-    order = Order(secrets.token_hex(16), algorithm="Ssi", parameters={"payloads": PAYLOADS})
+    order = RunRequest(secrets.token_hex(16), algorithm="Ssi", parameters={"payloads": PAYLOADS})
     before = load()
     ended(session, submit_bench(session, order, len(made.sites)), made)
     found = json.loads((made.kit("localhost") / "fedspan" / "timings.json").read_text())
@@ -131,7 +131,7 @@ def krylov(session: Any, made: LocalFederation, clients: dict[str, np.ndarray]) 
         "|---|--:|--:|--:|--:|",
     ]
     for secure in (False, True):
-        order = Order(
+        order = RunRequest(
             secrets.token_hex(16), "FederatedPCA", KRYLOV, table={"name": "table4"}, secure={"enabled": secure}
         )  # fmt: skip
         begun = time.perf_counter()
@@ -139,7 +139,7 @@ def krylov(session: Any, made: LocalFederation, clients: dict[str, np.ndarray]) 
         ended(session, job, made)
         place = made.folder / order.run
         place.mkdir()
-        flare_admin.settled(flare_admin.fetch(session, job, order.run, place))
+        flare_admin.check_settled(flare_admin.fetch(session, job, order.run, place))
         whole, ledger = time.perf_counter() - begun, Ledger.read(place / "ledger.jsonl")
         alone = FederatedPCA(**KRYLOV, secure=secure).fit(clients)
         model = FederatedPCA.load(place / "model.safetensors")
@@ -160,7 +160,7 @@ def three(folder: Path, write: bool, calls_only: bool) -> None:
     made = federation(folder, {site: {**payloads[site], "table4": rows} for site, rows in clients.items()})
     try:
         print(f"three sites are connected after {started(made):.0f} s", flush=True)
-        with flare_admin.connected(made.researcher) as session:
+        with flare_admin.connect(made.researcher) as session:
             tell(calls(session, made), "calls", write)
             if not calls_only:
                 tell(krylov(session, made, clients), "krylov", write)
@@ -173,17 +173,17 @@ def many(folder: Path, sites: int, write: bool) -> None:
     names = [f"site-{number:02d}" for number in range(1, sites + 1)]
     made = federation(folder, {name: {"default": rng.normal(size=(50, 1000))} for name in names})
     fields, _ = flatten({"k": K, "tol": 0.0, "center": True, "scale": False})
-    order = Order(secrets.token_hex(16), algorithm="Ssi", fields=fields, rounds=50)
+    order = RunRequest(secrets.token_hex(16), algorithm="Ssi", fields=fields, rounds=50)
     try:
         connected = started(made)
         print(f"{sites} sites are connected after {connected:.0f} s", flush=True)
-        with flare_admin.connected(made.researcher) as session:
+        with flare_admin.connect(made.researcher) as session:
             begun = time.perf_counter()
             job = flare_admin.submit(session, [order], sites)
             memory = ended(session, job, made)
             place = made.folder / order.run
             place.mkdir()
-            flare_admin.settled(flare_admin.fetch(session, job, order.run, place))
+            flare_admin.check_settled(flare_admin.fetch(session, job, order.run, place))
             whole = time.perf_counter() - begun
     finally:
         made.stop()

@@ -33,7 +33,7 @@ from fedspan.core.ledger import Exchange
 from fedspan.core.protocol import Server
 from fedspan.core.run import run
 from fedspan.engines.inprocess import InProcess, cores
-from fedspan.errors import FedspanError, InputError, nearest
+from fedspan.errors import FedspanError, InputError, suggest
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "docs" / "results"  # beside the page that shows them
@@ -179,7 +179,7 @@ def find(name: str, root: Path = HERE) -> Benchmark:
     known = benchmarks(root)
     if name not in known:
         folders = {each.split("/")[0] for each in known if "/" in each}
-        raise InputError(f"need a benchmark that is there, got {name!r}; {nearest(name, [*known, *folders, 'all'])}")
+        raise InputError(f"need a benchmark that is there, got {name!r}. {suggest(name, [*known, *folders, 'all'])}")
     return known[name]
 
 

@@ -168,5 +168,5 @@ if __name__ == "__main__":
     else:
         for part in sys.argv[1:] or PARTS:
             if part not in PARTS:
-                sys.exit(f"need a part, got {part!r}; known: {', '.join(PARTS)}")
+                sys.exit(f"need a part, got {part!r}. Known: {', '.join(PARTS)}")
             PARTS[part]()

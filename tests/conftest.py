@@ -62,7 +62,7 @@ def shadowed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     def start_both(self: InProcess, server: Any, channel: Any, seed: int, *more: Any) -> Any:
         session: Any = begin(self, server, channel, seed, *more)
-        noised = [Protection(more[0].plan)] if more and more[0].plan else []
+        noised = [Protection(more[0].plan)] if more and more[0] and more[0].plan else []
         session.shadow = begin(InProcess(self.data, threads=1), server, channel, seed, *noised)
         return session
 

@@ -37,7 +37,7 @@ ROOMS = [
     "audit",
     "cli",
 ]
-GROUND = {"errors", "_types", "_files"}  # what every room may import
+GROUND = {"errors", "_types", "_files", "_version"}  # what every room may import
 
 
 def inside(name: str, package: str) -> bool:
@@ -71,38 +71,6 @@ def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "fedspan"
 
 
-# Left by the move, gone when the rooms are rebuilt.
-DEBTS = {
-    "fedspan.audit.audit_page imports fedspan",
-    "fedspan.audit.audit_page imports fedspan.cli.progress",
-    "fedspan.audit.auditor imports fedspan.cli.progress",
-    "fedspan.cli.bench imports fedspan",
-    "fedspan.cli.doctor imports fedspan",
-    "fedspan.cli.main imports fedspan",
-    "fedspan.core.protection imports fedspan.secure.masking",
-    "fedspan.core.run imports fedspan.secure.masking",
-    "fedspan.deployment.server_job imports fedspan",
-    "fedspan.deployment.site_service imports fedspan",
-    "fedspan.estimators.export imports fedspan",
-    "fedspan.jobs.federated imports fedspan.cli.progress",
-    "fedspan.jobs.model imports fedspan",
-    "fedspan.jobs.runner imports fedspan",
-    "fedspan.jobs.runner imports fedspan.cli.progress",
-    "fedspan.jobs.tasks imports fedspan",
-    "fedspan.privacy.guard imports fedspan.core.protocol",
-    "fedspan.privacy.guard imports fedspan.core.rng",
-    "fedspan.privacy.plan imports fedspan.core.protocol",
-    "fedspan.reports.charts imports fedspan.cli.progress",
-    "fedspan.reports.model_sections imports fedspan.cli.progress",
-    "fedspan.reports.report imports fedspan",
-    "fedspan.reports.report imports fedspan.cli.progress",
-    "fedspan.reports.report imports fedspan.jobs.scores",
-    "fedspan.reports.report imports fedspan.jobs.tasks",
-    "fedspan.reports.sections imports fedspan.cli.progress",
-    "fedspan.reports.traffic imports fedspan.cli.progress",
-}
-
-
 def test_a_room_imports_only_rooms_below_it() -> None:
     """Derived from the sources: whatever a module imports, at its top or inside a function, points downwards."""
     assert {room_of(module) for module in MODULES} == {"fedspan", *ROOMS, *GROUND}
@@ -115,7 +83,7 @@ def test_a_room_imports_only_rooms_below_it() -> None:
                 continue
             if room in GROUND or other == "fedspan" or ROOMS.index(other) > ROOMS.index(room):
                 wrong.add(f"{module} imports {name}")
-    assert wrong == DEBTS
+    assert not wrong
 
 
 def test_a_private_module_is_used_by_its_own_folder_only() -> None:
@@ -123,8 +91,7 @@ def test_a_private_module_is_used_by_its_own_folder_only() -> None:
         for name in imports(module):
             parts = name.split(".")
             private = next((i for i, part in enumerate(parts) if part.startswith("_") and i > 0), None)
-            debt = (module, name) == ("fedspan.audit.auditor", "fedspan.estimators._options.spectral_solvers")
-            if inside(name, "fedspan") and private is not None and not debt:
+            if inside(name, "fedspan") and private is not None:
                 assert inside(module, ".".join(parts[:private])), f"{module} imports {name}, which is private"
 
 
@@ -142,7 +109,10 @@ def test_a_folder_can_be_taken_in_at_a_glance() -> None:
     ("library", "allowed"),
     [
         ("nvflare", {"fedspan.deployment.flare", "fedspan.deployment.flare_admin"}),
-        ("torch", {"fedspan.algorithms.gcca.networks", "fedspan.algorithms.learning.torch"}),
+        (
+            "torch",
+            {"fedspan.algorithms._pytorch", "fedspan.algorithms.gcca.networks", "fedspan.algorithms.learning.torch"},
+        ),
     ],
 )
 def test_a_heavy_library_has_one_door(library: str, allowed: set[str]) -> None:
@@ -250,3 +220,44 @@ def test_no_file_knows_a_path_of_one_machine() -> None:
             continue
         found = machine.search(text.replace(machine.pattern, ""))
         assert found is None, f"{name} names {found}"
+
+
+# Names that two modules may both define at their top level, and why.
+SHARED_NAMES = {
+    "chain": "channel.chain chains stages and callbacks.chain callbacks; both are public",
+}
+
+
+def own_functions(module: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    yield from (n for n in ast.walk(tree(module)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def test_no_function_imports_our_own_modules() -> None:
+    """Imports inside functions are for optional packages; our own are at the top, where a reader sees them."""
+    for module in MODULES:
+        for function in own_functions(module):
+            for node in ast.walk(function):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                assert not any(inside(name, "fedspan") for name in names), f"{module}:{node.lineno} imports {names}"
+
+
+def test_a_name_is_defined_in_one_module() -> None:
+    found: dict[str, set[str]] = {}
+    for module in MODULES:
+        for node in tree(module).body:
+            names = [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+            if isinstance(node, ast.Assign):
+                names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+            for name in names:
+                if name != "__all__":
+                    found.setdefault(name, set()).add(module)
+    twice = {name: modules for name, modules in found.items() if len(modules) > 1 and len(name) > 1}
+    assert set(twice) <= set(SHARED_NAMES), {name: twice[name] for name in twice if name not in SHARED_NAMES}
+
+
+def test_exceptions_stay_exceptions() -> None:
+    """`Any` and `# fmt: skip` are for what cannot be said otherwise; raise a bound only with a reason."""
+    text = "".join(path.read_text(encoding="utf-8") for path in MODULES.values())
+    assert len(re.findall(r"\bAny\b", text)) <= 250
+    assert text.count("fmt: skip") <= 10

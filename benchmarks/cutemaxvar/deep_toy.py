@@ -22,7 +22,7 @@ from sklearn.svm import SVC, LinearSVC
 from torch import nn
 
 from fedspan import DeepFederatedGCCA
-from fedspan.algorithms.gcca.networks import outputs, with_parameters
+from fedspan.algorithms.gcca.networks import compute_outputs, load_parameters
 from fedspan.core.run import Info
 from fedspan.engines import InProcess
 
@@ -64,8 +64,8 @@ class Open(InProcess):
 
     def common(self, views: list[np.ndarray]) -> np.ndarray:
         """Of the unseen entities, as `DeepFederatedGCCA.transform` has it."""
-        nets = [with_parameters(network(), site.state.theta) for _, site in sorted(self.session.sites.items())]
-        M = np.sum([outputs(net, X) for net, X in zip(nets, views, strict=True)], axis=0)
+        nets = [load_parameters(network(), site.state.theta) for _, site in sorted(self.session.sites.items())]
+        M = np.sum([compute_outputs(net, X) for net, X in zip(nets, views, strict=True)], axis=0)
         w, U = np.linalg.eigh(np.cov(M[:J].T, bias=True))
         return (M[J:] - M[:J].mean(axis=0)) @ (U / np.sqrt(w * J)) @ U.T
 

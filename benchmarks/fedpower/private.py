@@ -26,11 +26,11 @@ from shards import deal, exact, scaled
 
 from fedspan import FederatedSVD, PaperDP, RowDP, Secure, run
 from fedspan.algorithms import FedPower, NoisyGram, NoisyPower
-from fedspan.core.protocol import Array
+from fedspan.core.protocol import Array, declared_releases
 from fedspan.engines import InProcess
 from fedspan.numerics.orthonormal import projection_distance
-from fedspan.privacy.accountant import multiplier, paper_multiplier
-from fedspan.privacy.plan import Release, plan_for
+from fedspan.privacy.accountant import noise_multiplier, paper_multiplier
+from fedspan.privacy.plan import plan_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from harness import Printed
@@ -82,14 +82,14 @@ def noise(data: Path, sets: list[str], seeds: int) -> Any:
     def body() -> Any:
         for times in (1, 10, 40):
             for eps in (0.1, 1.0, 10.0):
-                ours, paper = multiplier(eps, DELTA, times), paper_multiplier(eps, DELTA, times)
+                ours, paper = noise_multiplier(eps, DELTA, times), paper_multiplier(eps, DELTA, times)
                 yield str(times), f"{eps:g}", f"{ours:.3g}", f"{paper:.3g}", f"{paper / ours:.2f}"
 
     return table("releases | ε | ours | the paper's formula | ratio", body())
 
 
 def private(server: Any, clients: list[Array], dp: RowDP, seed: int, spread: int) -> Array:
-    plan = plan_for(dp, server.client, [Release(*p) for p in server.planned()], spread=spread)
+    plan = plan_for(dp, declared_releases(server.client), server.planned(), spread=spread)
     result = run(server, InProcess(clients), rounds=getattr(server, "rounds", 1), seed=seed, privacy=plan)
     assert result.ledger.epsilon(DELTA) <= dp.epsilon * (1 + 1e-5)
     return result.state.Z
@@ -138,7 +138,7 @@ def rows(data: Path, sets: list[str], seeds: int) -> Any:
 def masked(A: Array) -> tuple[str, ...]:
     """The same run with real masks and without, with noise that repeats."""
     dp = RowDP(1.0, DELTA, float(np.linalg.norm(A, axis=1).max()), simulate=True)
-    plan = plan_for(dp, GRAM.client, [Release(*p) for p in GRAM.planned()], spread=CLIENTS)
+    plan = plan_for(dp, declared_releases(GRAM.client), GRAM.planned(), spread=CLIENTS)
     engine = InProcess(deal(A, 0, CLIENTS))
     plain, secure = (run(GRAM, engine, rounds=1, seed=0, privacy=plan, secure=s).state for s in (None, Secure()))
     same = "the same bits" if np.array_equal(plain.Z, secure.Z) else "OTHER BITS"

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 
 from fedspan.core.protocol import Array
-from fedspan.numerics.folds import top
+from fedspan.numerics.folds import top_eigenvectors
 from fedspan.numerics.stiefel import lift, random_point, retract, tangent
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -59,7 +59,7 @@ def global_pca(rows: Sequence[Array], r: int) -> Clients:
     """The leading r directions of all rows together, for all."""
     pooled = np.vstack(rows)
     d = pooled.shape[1]
-    U = top(pooled.T @ pooled, r) if d < 1000 else svds(pooled, k=r, rng=np.random.default_rng(0))[2].T
+    U = top_eigenvectors(pooled.T @ pooled, r) if d < 1000 else svds(pooled, k=r, rng=np.random.default_rng(0))[2].T
     return [U] * len(rows)
 
 

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 from fedspan import FederatedClassifier, FederatedGCCA, FederatedPCA, FederatedSVD, PersonalizedPCA
 from fedspan._files import write_whole
-from fedspan.reports.charts import curve_chart
+from fedspan.reports.charts import draw_curve_chart
 
 HERE = Path(__file__).resolve().parent
 COLOURS = ["#2563b8", "#c2570c", "#1a936f", "#8e44ad", "#c0392b", "#16a3b8", "#b8860b", "#d1478c", "#5c6570", "#6a994e"]
@@ -60,7 +60,7 @@ def chart(title: str, svg: str) -> str:
 def rounds_chart(curves: Mapping[str, Sequence[float]], level: float | None = None) -> str:
     """Curves against rounds, as far as all of them go."""
     last = min(map(len, curves.values()))
-    return curve_chart(range(1, last + 1), {n: v[:last] for n, v in curves.items()}, "", "rounds", level=level)
+    return draw_curve_chart(range(1, last + 1), {n: v[:last] for n, v in curves.items()}, "", "rounds", level=level)
 
 
 def images(title: str, rows: Sequence[np.ndarray], names: Sequence[str]) -> str:
@@ -161,7 +161,7 @@ def personalized() -> None:
             curves[name].append(error(U, held) / true_error())
     at = list(range(len(spread)))
     save("personalized", "Held-out error of 50 clients of 20 rows against how far the clients differ",
-         chart("50 clients of 20 rows: held-out error over the least possible", curve_chart(
+         chart("50 clients of 20 rows: held-out error over the least possible", draw_curve_chart(
              at, curves, "", "how far the clients differ (σ_U²)", names=[f"{s:g}" for s in spread])),
          width=WIDE + 30)  # fmt: skip
 

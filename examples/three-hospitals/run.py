@@ -57,7 +57,7 @@ def fedspan(*words: str | Path) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str]) -> int:
     """Its exit code. What it prints is shown as it comes; of the rounds every 25th."""
-    assert process.stdout is not None  # noqa: S101 - for the type checker
+    assert process.stdout is not None
     try:
         for line in process.stdout:
             words = line.split()

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedspan import channel
+from fedspan._version import __version__
 from fedspan.channel import Channel
 from fedspan.core import callbacks, protocol
 from fedspan.core.ledger import Ledger
@@ -23,7 +24,8 @@ from fedspan.privacy.request import PaperDP, RowDP
 from fedspan.secure.masking import Secure
 
 if TYPE_CHECKING:
-    from fedspan import algorithms, engines
+    from fedspan import algorithms, engines, jobs
+    from fedspan.audit.auditor import audit
     from fedspan.estimators.choice import Auto
     from fedspan.estimators.classifier import FederatedClassifier
     from fedspan.estimators.deep_gcca import DeepFederatedGCCA
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
     from fedspan.estimators.prepare import prepare
     from fedspan.estimators.svd import FederatedSVD
     from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
+    from fedspan.jobs.model import Job
 
-__version__ = "0.1.0"
 __all__ = [
     "Auto",
     "Channel",
@@ -45,6 +47,7 @@ __all__ = [
     "FederatedSVD",
     "FedspanError",
     "InputError",
+    "Job",
     "Ledger",
     "PaperDP",
     "Participation",
@@ -52,10 +55,13 @@ __all__ = [
     "RowDP",
     "Secure",
     "VerticalFederatedClassifier",
+    "__version__",
     "algorithms",
+    "audit",
     "callbacks",
     "channel",
     "engines",
+    "jobs",
     "prepare",
     "protocol",
     "run",
@@ -67,25 +73,32 @@ sys.modules["fedspan.callbacks"] = callbacks
 
 # What needs scipy and scikit-learn is imported when first used: `fedspan --help` need not wait for them.
 _LATER = {
-    "Auto": "choice",
-    "DeepFederatedGCCA": "deep_gcca",
-    "FederatedClassifier": "classifier",
-    "FederatedGCCA": "gcca",
-    "FederatedPCA": "pca",
-    "FederatedSVD": "svd",
-    "PersonalizedPCA": "personalized",
-    "VerticalFederatedClassifier": "vertical_classifier",
-    "prepare": "prepare",
+    "Auto": "estimators.choice",
+    "DeepFederatedGCCA": "estimators.deep_gcca",
+    "FederatedClassifier": "estimators.classifier",
+    "FederatedGCCA": "estimators.gcca",
+    "FederatedPCA": "estimators.pca",
+    "FederatedSVD": "estimators.svd",
+    "PersonalizedPCA": "estimators.personalized",
+    "VerticalFederatedClassifier": "estimators.vertical_classifier",
+    "Job": "jobs.model",
+    "audit": "audit.auditor",
+    "prepare": "estimators.prepare",
 }
+
+# `fedspan.audit` is a function. Python would bind that name to the folder of the same name when it is first imported;
+# imported here and unbound again, it stays out of the way (`from fedspan.audit.attacks import …` works all the same).
+import_module("fedspan.audit")
+globals().pop("audit", None)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("algorithms", "engines"):
+    if name in ("algorithms", "engines", "jobs"):
         return import_module(f"fedspan.{name}")
     if name in _LATER:
-        return getattr(import_module(f"fedspan.estimators.{_LATER[name]}"), name)
+        return getattr(import_module(f"fedspan.{_LATER[name]}"), name)
     raise AttributeError(f"module 'fedspan' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return list(__all__)

@@ -1,4 +1,13 @@
-"""What can go wrong, each with a sentence that says what was needed, what was found and what to do."""
+"""What can go wrong. Every message says what is wrong and where, why that matters, and what to do.
+
+FedspanError                 anything that fedspan refuses, or that failed in a run
+├── InputError               data, parameters or files that the caller must change (exit code 2); a ValueError
+│   ├── CheckpointError      a checkpoint or model that is damaged, or belongs to another run
+│   └── PrivacyError         what is asked would release more than was agreed, so nothing was sent
+├── ProtocolError            a message that asks for, or carries, something undeclared
+├── ClientError              a client failed, or too few of them answered: the run can be resumed
+└── MissingExtraError        an optional dependency is not installed; an ImportError
+"""
 
 from __future__ import annotations
 
@@ -7,19 +16,19 @@ from difflib import get_close_matches
 
 
 class FedspanError(Exception):
-    """Anything that fedspan refuses or that failed in a run."""
+    """Anything that fedspan refuses, or that failed in a run."""
 
 
 class InputError(FedspanError, ValueError):
-    """The caller's data, parameters or files are not what is needed (exit code 2 on the command line)."""
+    """The caller's data, parameters or files must be changed (exit code 2 on the command line)."""
 
 
 class CheckpointError(InputError):
-    """A checkpoint is damaged, or belongs to another run."""
+    """A checkpoint or model is damaged, or belongs to another run."""
 
 
 class PrivacyError(InputError):
-    """What is asked would release more than was agreed; nothing was sent."""
+    """What is asked would release more than was agreed, so nothing was sent."""
 
 
 class ProtocolError(FedspanError):
@@ -34,11 +43,11 @@ class MissingExtraError(FedspanError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, purpose: str, extra: str) -> None:
-        super().__init__(f"{purpose} needs an optional dependency; do: pip install 'fedspan[{extra}]'")
+        super().__init__(f"{purpose} needs an optional dependency. Install it with: pip install 'fedspan[{extra}]'")
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a mistyped name: the nearest known one, or all of them."""
+def suggest(word: str, known: Iterable[str]) -> str:
+    """A sentence to follow the report of a mistyped name: "Did you mean 'solver'?", or all known names."""
     known = sorted(known)
     close = get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."

@@ -15,7 +15,7 @@ import torch
 from torch import nn, optim
 
 from fedspan.algorithms.gcca.deep import DeepMaxVar, DeepNode, DeepView
-from fedspan.algorithms.gcca.networks import made, outputs, with_parameters
+from fedspan.algorithms.gcca.networks import compute_outputs, load_parameters, make_network
 from fedspan.channel import IDENTITY, Channel, delta, only, quantize
 from fedspan.core.checkpoint import flatten
 from fedspan.core.ledger import Exchange
@@ -47,7 +47,7 @@ class Kept(InProcess):
 def linear(seed: int) -> nn.Module:
     net = nn.Linear(N, K, bias=False, dtype=torch.float64)
     W = np.random.default_rng(seed).normal(size=(K, N))
-    return with_parameters(net, {"weight": W})
+    return load_parameters(net, {"weight": W})
 
 
 def deep() -> nn.Module:
@@ -141,7 +141,7 @@ def test_cost_and_correlations_are_those_of_the_trained_networks() -> None:
     targets = np.sqrt(J) * solve(nets(), rounds=3).state.G
     engine = Kept(nets(), threads=1)
     state = solve(None, rounds=4, engine=engine).state
-    Ms = [outputs(with_parameters(deep(), engine.theta(name)), X) for name, X in XS.items()]
+    Ms = [compute_outputs(load_parameters(deep(), engine.theta(name)), X) for name, X in XS.items()]
     assert state.cost == pytest.approx(sum(0.5 * np.linalg.norm(M - targets) ** 2 / J for M in Ms), rel=1e-5)
     wanted = np.mean([[np.corrcoef(M[:, c], targets[:, c])[0, 1] for c in range(K)] for M in Ms], axis=0)
     np.testing.assert_allclose(state.correlations, wanted, atol=1e-5)
@@ -179,7 +179,7 @@ def test_three_bits_lose_next_to_nothing_and_save_most_bytes() -> None:
 def test_updates_that_are_all_zero_pass_the_quantiser() -> None:
     """With a step of zero nothing moves: every difference after a first exchange at full precision is exactly zero."""
     views = nets(nn.Sequential(nn.Linear(N, K)), lambda p: optim.SGD(p, lr=0.0))
-    views = {name: replace(view, network=made(view.network)) for name, view in views.items()}
+    views = {name: replace(view, network=make_network(view.network)) for name, view in views.items()}
     want = solve(views, rounds=0).state
     got = solve(views, rounds=3, channel=coded(delta(quantize(3), first=IDENTITY))).state
     np.testing.assert_allclose(got.G, want.G, atol=1e-6)
@@ -320,7 +320,7 @@ except MissingExtraError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "a network needs an optional dependency; do: pip install 'fedspan[deep]'"
+    assert done.stdout.strip() == "a network needs an optional dependency. Install it with: pip install 'fedspan[deep]'"
 
 
 # --- bad input
@@ -329,15 +329,15 @@ except MissingExtraError as error:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"network": nn.Linear(N, K + 1)}, r"client 'b': .* output width is n_components = 2, got .*60, 3"),
-        ({"network": nn.Sequential(nn.Linear(N, K), nn.Flatten(0))}, r"client 'b': need a network whose output width"),
-        ({"network": nn.Linear(N + 1, K)}, r"client 'b': need a network for 3 features, it fails"),
-        ({"network": nn.ReLU()}, r"client 'b': need a torch.nn.Module with parameters"),
-        ({"network": 7}, r"client 'b': need a torch.nn.Module with parameters"),
-        ({"X": XS["b"][:-1]}, r"60 rows as at client 'a', got 59 \(client 'b'\)"),
-        ({"X": np.where(np.arange(J)[:, None] == 5, np.nan, XS["b"])}, r"client 'b': .*NaN .*in 3 entries of 1 of"),
-        ({"X": XS["b"] * 1e300}, r"client 'b': need finite outputs of the network before training"),
-        ({"ids": np.arange(J)}, r"need ids from every client or from none, client 'a' has none"),
+        ({"network": nn.Linear(N, K + 1)}, r"client 'b': .* output for each of the n_components = 2.*60, 3"),
+        ({"network": nn.Sequential(nn.Linear(N, K), nn.Flatten(0))}, "client 'b': .* an output for each"),
+        ({"network": nn.Linear(N + 1, K)}, r"client 'b': The network fails on rows of 3 features"),
+        ({"network": nn.ReLU()}, r"client 'b': A network must be a torch.nn.Module with parameters"),
+        ({"network": 7}, r"client 'b': A network must be a torch.nn.Module with parameters"),
+        ({"X": XS["b"][:-1]}, r"client 'a' has 60 rows and client 'b' has 59"),
+        ({"X": np.where(np.arange(J)[:, None] == 5, np.nan, XS["b"])}, "client 'b': .* 1 of 60 rows .*affected: 3"),
+        ({"X": XS["b"] * 1e300}, r"client 'b': The outputs of the network before training are not finite"),
+        ({"ids": np.arange(J)}, r"Either every client gives ids or none does, but client 'a' has none"),
     ],
     ids=["width", "flat", "features", "no parameters", "no module", "rows", "nan", "huge", "ids"],
 )  # fmt: skip
@@ -358,21 +358,21 @@ def test_entities_in_another_order_are_refused() -> None:
 
 def test_a_run_that_diverges_says_so() -> None:
     views = nets(nn.Sequential(nn.Linear(N, 8), nn.Linear(8, K)), lambda p: optim.SGD(p, lr=1e6))
-    with pytest.raises((InputError, ClientError), match=r"lower lr|NaN or infinity"):
+    with pytest.raises((InputError, ClientError), match=r"Lower lr|NaN or infinity"):
         solve(views, rounds=30)
 
 
 def test_networks_that_say_nothing_are_refused() -> None:
     dead = nn.Linear(N, K)
     nn.init.zeros_(dead.weight)
-    with pytest.raises(InputError, match="outputs vary in 2 directions, their sum varies in 0"):
+    with pytest.raises(InputError, match="must vary in 2 directions, but their sum varies in 0"):
         solve(nets(dead))
     thin = nn.Sequential(nn.Linear(N, 1), nn.Linear(1, K))
-    with pytest.raises(InputError, match="outputs vary in 2 directions, their sum varies in 1"):
+    with pytest.raises(InputError, match="must vary in 2 directions, but their sum varies in 1"):
         solve({"a": DeepView(XS["a"], thin), "b": DeepView(XS["a"], thin)})
 
 
 def test_more_components_than_entities_are_refused() -> None:
     views = {name: DeepView(X[:K], deep) for name, X in XS.items()}
-    with pytest.raises(InputError, match="need more entities than the 2 components, got 2"):
+    with pytest.raises(InputError, match="more entities than the 2 components, but there are 2"):
         solve(views)

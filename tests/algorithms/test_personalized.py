@@ -11,16 +11,15 @@ import pytest
 import scipy.linalg
 
 from fedspan.algorithms import PerPca, PersonalAuto, PersonalEigen, PersonalPaper
-from fedspan.algorithms.personalized.eigen import decide
-from fedspan.algorithms.personalized.paper import gradient_U, gradient_V, lemma_steps, loss
-from fedspan.algorithms.personalized.perpca import unique
-from fedspan.algorithms.personalized.personal_client import LAMBDAS, blend, shares
+from fedspan.algorithms.personalized.paper import gradient_U, gradient_V, lemma_steps, personal_loss
+from fedspan.algorithms.personalized.perpca import complete_basis
+from fedspan.algorithms.personalized.shrinkage import LAMBDAS, choose_shrinkage, mix_moments, to_shares
 from fedspan.core.checkpoint import Checkpoint
 from fedspan.core.protocol import Array
 from fedspan.core.run import Result, run
 from fedspan.engines.inprocess import Faults, InProcess
 from fedspan.errors import InputError
-from fedspan.numerics.folds import Folded, Part, Prep, top
+from fedspan.numerics.folds import Folded, Prep, RowPart, top_eigenvectors
 from fedspan.numerics.orthonormal import largest_angle
 from fedspan.numerics.stiefel import lift, random_point, retract
 
@@ -46,7 +45,7 @@ def solve(server: Any, clients: Any = SMALL, rounds: int = 6000, **more: Any) ->
     return run(server, InProcess(clients, threads=1), rounds=rounds, seed=more.pop("seed", 1), **more)
 
 
-def part(X: Array) -> Part:
+def part(X: Array) -> RowPart:
     return Folded(X, Prep(False)).whole
 
 
@@ -76,7 +75,9 @@ def test_the_loss_and_its_gradients_agree_with_the_dense_definition(clients):
     M, n, precision = X.T @ X, len(X), 7.0
     rng = np.random.default_rng(0)
     U, V = random_point(rng, 12, 3), random_point(rng, 12, 3)
-    np.testing.assert_allclose(loss(part(X), M @ U, U, V, NOISE, precision), dense_f(M, n, U, V, precision), rtol=1e-12)
+    np.testing.assert_allclose(
+        personal_loss(part(X), M @ U, U, V, NOISE, precision), dense_f(M, n, U, V, precision), rtol=1e-12
+    )
     by_U = differences(lambda Z: dense_f(M, n, Z, V, precision), U)
     np.testing.assert_allclose(gradient_U(part(X), M @ U, U, V, NOISE, precision), by_U, rtol=1e-6, atol=1e-6)
     by_V = differences(lambda Z: dense_f(M, n, U, Z, precision), V)
@@ -169,12 +170,12 @@ def test_eigen_is_the_dense_alternation_and_a_fixed_point(clients, share):
     V, U = result.state.V, result.state.collected.U
     M = [X.T @ X for X in clients.values()]
     for M_i, U_i in zip(M, U, strict=True):
-        assert largest_angle(U_i, top(M_i + lam * V @ V.T, 3)) < 1e-6
-    assert largest_angle(V, top(sum(U_i @ U_i.T for U_i in U), 3)) < 1e-5
+        assert largest_angle(U_i, top_eigenvectors(M_i + lam * V @ V.T, 3)) < 1e-6
+    assert largest_angle(V, top_eigenvectors(sum(U_i @ U_i.T for U_i in U), 3)) < 1e-5
     np.testing.assert_allclose(result.state.objective, phi(clients, U, V, lam), rtol=1e-9)
-    Z = top(sum(M), 3)  # the same from the same start, with every matrix formed
+    Z = top_eigenvectors(sum(M), 3)  # the same from the same start, with every matrix formed
     for _ in range(300):
-        Z = top(sum(P @ P.T for P in (top(M_i + lam * Z @ Z.T, 3) for M_i in M)), 3)
+        Z = top_eigenvectors(sum(P @ P.T for P in (top_eigenvectors(M_i + lam * Z @ Z.T, 3) for M_i in M)), 3)
     assert largest_angle(V, Z) < 1e-4
     f = np.array([row["objective"] for row in result.ledger.history() if "objective" in row])
     assert np.diff(f).max() <= 1e-12 * f[0]
@@ -200,11 +201,11 @@ def test_a_large_client_keeps_to_itself_and_a_tiny_one_to_the_shared_part():
     result = solve(PersonalEigen(3, 40.0, "none"), {**SMALL, "many": many, "one": one})
     got = result.state.collected
     U, far = dict(zip(got.names, got.U, strict=True)), dict(zip(got.names, got.distances, strict=True))
-    assert largest_angle(U["many"], top(many.T @ many, 3)) < 0.15
+    assert largest_angle(U["many"], top_eigenvectors(many.T @ many, 3)) < 0.15
     assert far["one"] == min(far.values())
     assert far["many"] == max(far.values())
     auto = solve(PersonalAuto(3, center="none"), {**SMALL, "many": many, "one": one}).state.collected
-    assert largest_angle(auto.U[auto.names.index("many")], top(many.T @ many, 3)) < 0.35
+    assert largest_angle(auto.U[auto.names.index("many")], top_eigenvectors(many.T @ many, 3)) < 0.35
 
 
 # --- auto
@@ -224,7 +225,7 @@ def dense_auto(clients: dict[str, Array], folds: dict[str, Array], r: int, kind:
         for c, X in kept.items():
             M, n, v = X.T @ X, len(X), T / N
             size = np.trace(M) + v if kind == 0 else N / len(clients) * (np.trace(M) + v) / (n + 1)
-            U = top(size * K if lam == np.inf else M + lam * size * K, r)
+            U = top_eigenvectors(size * K if lam == np.inf else M + lam * size * K, r)
             C = clients[c][folds[c] == f] - clients[c][folds[c] != f].mean(axis=0)
             total += (C**2).sum() - ((C @ U) ** 2).sum()
     return total
@@ -255,24 +256,24 @@ def test_a_small_gain_within_two_standard_errors_is_none():
     clear[:, :, 1:13] += 5.0
     clear[:, :, 13] += 10.0
     clear[:, 1, 4] = clear[:, 0, 0] - 1.0  # better in every fold
-    assert decide(clear) == (1, 4)
+    assert choose_shrinkage(clear) == (1, 4)
     lucky = clear.copy()
     lucky[:, 1, 4] = clear[:, 0, 0] + np.array([2.0, 1.0, 2.0, 1.0, -7.0])  # better in sum, by one fold
     assert lucky.sum(axis=0).argmin() == 14 + 4
-    assert decide(lucky) == (0, 0)
+    assert choose_shrinkage(lucky) == (0, 0)
     lucky[:, :, 13] -= 20.0
     lucky[:, 1, 4] -= 11.0
-    assert decide(lucky) == (0, 13)
+    assert choose_shrinkage(lucky) == (0, 13)
     lucky[4, 1, 4] -= 10.0  # by one fold still, but by more than 2 %
-    assert decide(lucky) == (1, 4)
+    assert choose_shrinkage(lucky) == (1, 4)
 
 
 def test_both_ends_of_the_grid_are_local_and_global_pca():
     local = solve(PersonalAuto(3, 0.0, "none", share="sums")).state.collected
     for X, U in zip(SMALL.values(), local.U, strict=True):
-        assert largest_angle(U, top(X.T @ X, 3)) < 1e-6
+        assert largest_angle(U, top_eigenvectors(X.T @ X, 3)) < 1e-6
     everyone = solve(PersonalAuto(3, np.inf, "none", share="sums")).state
-    V = top(sum(X.T @ X for X in SMALL.values()), 3)
+    V = top_eigenvectors(sum(X.T @ X for X in SMALL.values()), 3)
     for U in everyone.collected.U:
         assert largest_angle(U, V) < 1e-6
     assert everyone.collected.distances.max() < 1e-6
@@ -280,17 +281,17 @@ def test_both_ends_of_the_grid_are_local_and_global_pca():
         result = solve(kind(3, np.inf, "none", share="sums", start="random"))
         assert result.rounds == 1
         assert all(largest_angle(U, V) < 0.01 for U in result.state.collected.U)
-    np.testing.assert_allclose(shares(np.array([0.0, 1.0, np.inf])), [0, 0.5, 1])
+    np.testing.assert_allclose(to_shares(np.array([0.0, 1.0, np.inf])), [0, 0.5, 1])
 
 
 def test_blending_large_and_small_matrices_is_the_same():
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(2, 140, 150))
     M, K = A @ A.T, B @ B.T
-    big = blend(M, K, np.array([0.0, 0.3]), 4)
+    big = mix_moments(M, K, np.array([0.0, 0.3]), 4)
     for U, omega in zip(big, (0.0, 0.3), strict=True):
         assert largest_angle(U, scipy.linalg.eigh((1 - omega) * M + omega * K)[1][:, -4:]) < 1e-6
-    small = blend(M[:50, :50], K[:50, :50], np.array([1.0]), 4)
+    small = mix_moments(M[:50, :50], K[:50, :50], np.array([1.0]), 4)
     assert largest_angle(small[0], scipy.linalg.eigh(K[:50, :50])[1][:, -4:]) < 1e-6
 
 
@@ -314,7 +315,7 @@ def test_auto_beats_local_and_global_on_the_papers_problem(var_u):
     auto = error(solve(PersonalAuto(r, center="none"), train).state.collected.U)
     best = error(solve(PersonalEigen(r, known, "none", tol=1e-6), train).state.collected.U)
     M = [X.T @ X for X in train.values()]
-    assert auto < min(error([top(M_i, r) for M_i in M]), error([top(sum(M), r)] * m))
+    assert auto < min(error([top_eigenvectors(M_i, r) for M_i in M]), error([top_eigenvectors(sum(M), r)] * m))
     assert auto <= 1.005 * best
 
 
@@ -322,7 +323,7 @@ def test_partial_participation_asks_the_cohort_only():
     clients = section_v(2, 0.02, m=40, d=8)
     result = solve(PersonalAuto(3, fraction=0.1), clients)
     asked = [(row["task"], len(row["clients"])) for row in result.ledger.rows() if row["event"] == "exchange"]
-    assert asked == [("size", 40), ("sketch", 4), ("validate", 4), ("collect", 40)]
+    assert asked == [("scan", 40), ("factor", 4), ("validate", 4), ("collect", 40)]
     assert len(result.state.collected.names) == 40
     result = solve(PersonalPaper(3, 30.0, count=7, rounds=30, tol=-1.0), clients)
     asked = [len(row["clients"]) for row in result.ledger.rows() if row["event"] == "exchange"]
@@ -352,7 +353,7 @@ def test_what_the_server_sees():
 
     server = PersonalAuto(3, share="sums", collect=False, scale=True)
     state = run(server, Spy(SMALL, threads=1), rounds=3, seed=0).state
-    assert [task for task, _, _ in seen] == ["spread", "gram", "validate", "settle"]
+    assert [task for task, _, _ in seen] == ["square", "fold", "validate", "retain"]
     assert not any(each for _, each, _ in seen)
     assert state.collected.U.size == 0
     assert 0 < state.collected.mean_distance < 1
@@ -383,7 +384,7 @@ def test_a_checkpoint_of_auto_resumes_between_the_exchanges(tmp_path: Path):
 def test_unique_components_are_the_best_that_are_perpendicular_to_the_shared():
     for X in (SMALL["00"], SMALL["00"][:5], TALL["00"], np.zeros((4, 12)), SMALL["00"][:1]):
         U = random_point(np.random.default_rng(1), 12, 2)
-        V = unique(part(X), U, 3)
+        V = complete_basis(part(X), U, 3)
         np.testing.assert_allclose(V.T @ V, np.eye(3), atol=1e-10)
         np.testing.assert_allclose(U.T @ V, 0, atol=1e-10)
         P = np.eye(12) - U @ U.T
@@ -413,17 +414,17 @@ def test_perpca_finds_shared_and_unique_components():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PersonalAuto(shrinkage=-1.0), "need shrinkage to be 'auto' or a number"),
-        (lambda: PersonalAuto(shrinkage="much"), "need shrinkage"),
-        (lambda: PersonalAuto(shrinkage=float("nan")), "need shrinkage"),
-        (lambda: PersonalAuto(center="middle"), "need center"),  # type: ignore[arg-type]
-        (lambda: PersonalAuto(share="all"), "need share"),  # type: ignore[arg-type]
-        (lambda: PersonalAuto(folds=1), "at least 2 folds"),
-        (lambda: PersonalAuto(clip=-1.0), "need clip"),
-        (lambda: PersonalPaper(step="long"), "need step to be 'safe'"),
-        (lambda: PersonalPaper(step=(0.1, -1)), "need step to be 'safe'"),
-        (lambda: PersonalPaper(noise=0.0), "need noise above 0"),
-        (lambda: solve(PerPca(3, shared=4)), "need shared from 1 to the 3 components"),
+        (lambda: PersonalAuto(shrinkage=-1.0), "shrinkage must be 'auto' or a number"),
+        (lambda: PersonalAuto(shrinkage="much"), "shrinkage must be"),
+        (lambda: PersonalAuto(shrinkage=float("nan")), "shrinkage must be"),
+        (lambda: PersonalAuto(center="middle"), "center must be"),  # type: ignore[arg-type]
+        (lambda: PersonalAuto(share="all"), "share must be"),  # type: ignore[arg-type]
+        (lambda: PersonalAuto(folds=1), "folds must be at least 2"),
+        (lambda: PersonalAuto(clip=-1.0), "clip must be"),
+        (lambda: PersonalPaper(step="long"), "step must be 'safe'"),
+        (lambda: PersonalPaper(step=(0.1, -1)), "step must be 'safe'"),
+        (lambda: PersonalPaper(noise=0.0), "noise must be above 0"),
+        (lambda: solve(PerPca(3, shared=4)), "shared must be from 1 to the 3 components"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(make, message):

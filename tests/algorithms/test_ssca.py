@@ -11,7 +11,7 @@ import scipy.optimize
 import scipy.sparse as sp
 
 from fedspan.algorithms import Limit, Ssca, SscaMomentum, Steps
-from fedspan.algorithms.learning.samples import LabelledRows, SampleClient
+from fedspan.algorithms.learning._samples import LabelledRows, SampleClient
 from fedspan.core.protocol import Sensitivity, Sum, tasks_of
 from fedspan.core.run import Info, Result, run
 from fedspan.engines import InProcess
@@ -303,8 +303,8 @@ def test_a_client_that_is_missing_is_left_out_of_the_mean() -> None:
 @pytest.mark.parametrize(
     ("rho", "gamma", "why"),
     [
-        (Steps(1.2, 0.6), Steps(0.3, 0.9), "0 < rho ≤ 1"),
-        (Steps(0.3, 0.6), Steps(0.0, 0.9), "0 < gamma ≤ 1"),
+        (Steps(1.2, 0.6), Steps(0.3, 0.9), "rho must be above 0 and at most 1"),
+        (Steps(0.3, 0.6), Steps(0.0, 0.9), "gamma must be above 0 and at most 1"),
         (Steps(0.3, 0.0), Steps(0.3, 0.9), "(4)"),
         (Steps(0.3, 1.1), Steps(0.3, 0.9), "(4)"),
         (Steps(0.3, 0.1), Steps(0.3, 0.1), "(6)"),
@@ -327,14 +327,14 @@ def test_the_papers_own_step_sizes_need_its_switch() -> None:
 
 def test_a_batch_larger_than_a_client_names_the_client() -> None:
     X, y = samples()
-    with pytest.raises(InputError, match=r"client 'c1': need a batch of at most this client's 40 rows, got 50"):
+    with pytest.raises(InputError, match=r"client 'c1': .* this client's 40 rows, but batch_size is 50"):
         solve(Ssca(NET, batch=50, rounds=3), dealt(X, y))
 
 
 def test_rows_that_are_not_finite_are_refused_before_anything_is_learned() -> None:
     X, y = samples()
     X[120, 2] = np.nan
-    with pytest.raises(InputError, match="client 'c1': need finite numbers"):
+    with pytest.raises(InputError, match="client 'c1': Rows must be finite numbers"):
         solve(Ssca(NET, batch=20, rounds=3), dealt(X, y))
 
 

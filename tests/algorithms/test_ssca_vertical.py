@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from fedspan.algorithms import Limit, Steps, VerticalSgd, VerticalSsca
-from fedspan.algorithms.learning.samples import LabelledRows
+from fedspan.algorithms.learning._samples import LabelledRows
 from fedspan.channel import Channel, Stage
 from fedspan.core.protocol import Each, Sum
 from fedspan.core.rng import SERVER, Streams
 from fedspan.core.run import Result, run
 from fedspan.engines import InProcess
 from fedspan.errors import InputError
-from fedspan.numerics.surrogate import blend, minimise, nothing
+from fedspan.numerics.surrogate import blend_surrogate, minimise, zero_surrogate
 from fedspan.numerics.swish import Swish
 
 NET = Swish(hidden=6, classes=3)
@@ -50,11 +50,11 @@ def test_a_quarter_of_the_image_per_client_equals_the_centralised_run(exchange: 
     seen: list[np.ndarray] = []
     solve(method, clients, callback=lambda info: seen.append(info.estimate))
     rows = LabelledRows(X, y, None, None, 1, 6, 3)
-    omega, F = NET.start(64, Streams(SEED, 0, 0, SERVER)("start")), nothing(1, NET.size(64))
+    omega, F = NET.start(64, Streams(SEED, 0, 0, SERVER)("start")), zero_surrogate(1, NET.size(64))
     for t in range(1, 41):
         loss, grad = (part / 30 for part in rows.sums(omega, batches(len(y), 30, t)))
         values, slopes = np.array([omega @ omega, loss[0] - 0.5]), np.stack([2 * omega, grad[0]])
-        F = blend(F, 1.0 if t == 1 else method.rho(t), values, slopes, omega, np.array([1.0, method.tau]))
+        F = blend_surrogate(F, 1.0 if t == 1 else method.rho(t), values, slopes, omega, np.array([1.0, method.tau]))
         omega = (1 - method.gamma(t)) * omega + method.gamma(t) * minimise(F, 1e5).omega
         np.testing.assert_allclose(seen[t - 1], omega, atol=1e-8)
 
@@ -132,9 +132,9 @@ def test_a_limit_holds_over_all_rows() -> None:
 def test_views_with_different_rows_are_refused() -> None:
     _, y, clients = quarters()
     part, _ = clients["south-east"]
-    with pytest.raises(InputError, match=r"client 'south-east'.*one row for each of the 120 labels, got 100"):
+    with pytest.raises(InputError, match=r"client 'south-east'.*one label for each of the 100 rows, but there are 120"):
         solve(VerticalSsca(NET, batch=30, rounds=2), clients | {"south-east": (part[:100], y)})
-    with pytest.raises(InputError, match=r"same rows in all views, got 100 \(client 'south-east'\) and 120"):
+    with pytest.raises(InputError, match=r"'north-east' has 120 and client 'south-east' has 100"):
         solve(VerticalSsca(NET, batch=30, rounds=2), clients | {"south-east": (part[:100], y[:100])})
 
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from fedspan.cli import bench as command
+from fedspan.cli.bench_command import import_benchmarks
 
 
 @pytest.fixture
 def board() -> Any:
-    return command.harness("scoreboard")
+    return import_benchmarks("scoreboard")
 
 
 def test_a_changed_peer_changes_its_row_but_no_papers_share(board, tmp_path) -> None:
-    harness = command.harness()
+    harness = import_benchmarks()
     copy = tmp_path / "results"
     shutil.copytree(harness.RESULTS, copy)
     before = board.page(copy)
@@ -40,7 +40,7 @@ def test_the_least_noise_of_analyze_gauss_is_private_and_below_the_papers(monkey
     """By the privacy loss itself, N(Δ²/2σ², Δ²/σ²), with numbers: E[max(0, 1 - e^(ε - loss))] = δ."""
     import numpy as np
 
-    harness = command.harness()
+    harness = import_benchmarks()
     monkeypatch.setattr(sys, "path", [str(harness.HERE / "peers"), *sys.path])
     module = harness._load(harness.find("peers/dp_pca"))
     for epsilon in (0.1, 1.0):
@@ -54,9 +54,9 @@ def test_the_least_noise_of_analyze_gauss_is_private_and_below_the_papers(monkey
 
 
 def test_an_environment_that_cannot_be_made_is_a_reason_to_skip(monkeypatch, tmp_path) -> None:
-    harness = command.harness()
+    harness = import_benchmarks()
     monkeypatch.setattr(sys, "path", [str(harness.HERE / "peers"), *sys.path])
-    environment = command.harness("environment")
+    environment = import_benchmarks("environment")
     (tmp_path / "cache").write_text("a file in the place of the folder", encoding="utf-8")
     monkeypatch.setenv("FEDSPAN_PEERS", str(tmp_path / "cache"))
     with pytest.raises(harness.SkippedError, match="cannot be made here"):
@@ -64,9 +64,9 @@ def test_an_environment_that_cannot_be_made_is_a_reason_to_skip(monkeypatch, tmp
 
 
 def test_a_peer_that_fails_is_told_with_its_own_message(monkeypatch) -> None:
-    harness = command.harness()
+    harness = import_benchmarks()
     monkeypatch.setattr(sys, "path", [str(harness.HERE / "peers"), *sys.path])
-    environment = command.harness("environment")
+    environment = import_benchmarks("environment")
     monkeypatch.setattr(environment, "python", lambda requirements: sys.executable)
     with pytest.raises(harness.SkippedError, match="no such peer fails: KeyError: 'no such peer'"):
         environment.call("pca", "no such peer", [])

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fedspan.cli import bench as command
+from fedspan.cli.bench_command import import_benchmarks
 
 
 @pytest.fixture(scope="module")
 def scale() -> Any:
-    return command.harness("scale")
+    return import_benchmarks("scale")
 
 
 def test_an_exponent_is_found_again(scale) -> None:
@@ -36,14 +36,14 @@ def test_a_point_counts_the_bytes_of_its_arrays(scale) -> None:
 
 
 def test_the_result_covers_what_the_issue_asks(scale) -> None:
-    points = command.harness().latest(command.harness().find("scale"))["points"]
+    points = import_benchmarks().latest(import_benchmarks().find("scale"))["points"]
     assert {10, 100_000} <= {p["clients"] for p in points}
     assert {100, 20_000} <= {p["features"] for p in points}
     assert all(row.where == "beyond the paper" for row in scale.claims(points))
 
 
 def test_the_page_is_what_the_result_gives(scale) -> None:
-    page = command.harness("scale_page")
+    page = import_benchmarks("scale_page")
     text = page.PAGE.read_text(encoding="utf-8")
     for mark, lines in page.parts().items():
         between = text.split(f"<!-- {mark} begins -->\n")[1].split(f"<!-- {mark} ends -->")[0]

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedspan.cli import bench as command
+from fedspan.cli.bench_command import import_benchmarks
 
 
 @pytest.fixture(scope="module")
 def board() -> Any:
-    return command.harness("scoreboard")
+    return import_benchmarks("scoreboard")
 
 
 def total(page: str) -> tuple[int, int]:
@@ -39,7 +39,7 @@ def test_at_least_nine_tenths_of_what_is_possible_here_is_reproduced(board) -> N
 
 
 def test_every_benchmark_was_run_and_every_miss_is_explained(board) -> None:
-    harness = command.harness()
+    harness = import_benchmarks()
     for name, bench in harness.benchmarks().items():
         result = harness.latest(bench)
         assert result, f"{name} has no result: fedspan bench {name}"
@@ -52,7 +52,7 @@ def test_every_benchmark_was_run_and_every_miss_is_explained(board) -> None:
 
 
 def test_a_changed_measurement_changes_the_page(board, tmp_path) -> None:
-    harness = command.harness()
+    harness = import_benchmarks()
     copy = tmp_path / "results"
     shutil.copytree(harness.RESULTS, copy)
     before = board.page(copy)
@@ -72,7 +72,7 @@ def test_a_changed_measurement_changes_the_page(board, tmp_path) -> None:
 
 
 def test_a_changed_cost_changes_the_headline(board, tmp_path) -> None:
-    harness = command.harness()
+    harness = import_benchmarks()
     copy = tmp_path / "results"
     shutil.copytree(harness.RESULTS, copy)
     path = harness.latest_path(harness.find("faps/table4"), copy)
@@ -103,7 +103,7 @@ def test_which_exchanges_of_an_opening_are_like_a_round() -> None:
 
     rng = np.random.default_rng(0)
     clients = [rng.normal(size=(40, 60)) for _ in range(3)]
-    openings = command.harness().openings
+    openings = import_benchmarks().openings
     assert openings(Krylov(3, center=False), clients) == 0  # sizes and traces
     assert openings(Davidson(3, center=False), clients) == 1  # the clients' own leading subspaces
     views = [rng.normal(size=(60, 8)) for _ in range(3)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedspan.channel import Stage, chain, delta, error_feedback, quantize
+from fedspan.channel import Stage, chain, delta, quantize
 from fedspan.core.checkpoint import flatten, unflatten
 from fedspan.core.rng import Streams
 
@@ -54,34 +54,9 @@ def test_a_delta_is_as_exact_as_its_quantiser_is_for_the_difference(xs: np.ndarr
         np.testing.assert_array_equal(sender["x"], receiver["x"])
 
 
-@given(xs=sequences, bits=st.integers(2, 16))
-def test_error_feedback_decodes_sums_up_to_one_error(xs: np.ndarray, bits: int) -> None:
-    """Σ decoded = Σ x less what is still owed, which is at most the last quantisation error."""
-    stage = error_feedback(quantize(bits))
-    sender, receiver = stage.init()
-    total, owed = np.zeros(xs.shape[1]), np.zeros(xs.shape[1])
-    for t, x in enumerate(xs):
-        sent, sender = stage.encode({"x": x}, sender, stream(t))
-        got, receiver = stage.decode(sent, receiver)
-        total += got["x"]
-        assert (np.abs(sender["x"]) <= np.abs(x + owed).max(initial=0) / (2 ** (bits - 1) - 1) + 1e-9).all()
-        owed = sender["x"]
-    np.testing.assert_allclose(total + owed, xs.sum(axis=0), atol=1e-6)
-
-
-def test_error_feedback_means_far_better_than_a_quantiser_alone() -> None:
-    xs = [np.random.default_rng(0).normal(size=50)] * 400
-    errors = [
-        np.abs(np.mean(send_all(stage, xs), axis=0) - xs[0]).max()
-        for stage in (error_feedback(quantize(3)), quantize(3))
-    ]
-    assert errors[0] < errors[1] / 5
-
-
-@pytest.mark.parametrize("make", [delta, error_feedback])
-def test_a_memory_is_new_data_not_a_change_of_the_old(make) -> None:  # type: ignore[no-untyped-def]
+def test_a_memory_is_new_data_not_a_change_of_the_old() -> None:
     """Commit on acknowledgement goes back to an older memory: it must still be what it was."""
-    stage = make(quantize(4))
+    stage = delta(quantize(4))
     sender, receiver = stage.init()
     for t in range(3):
         x = np.random.default_rng(t).normal(size=5)
@@ -95,19 +70,17 @@ def test_a_memory_is_new_data_not_a_change_of_the_old(make) -> None:  # type: ig
         sender, receiver = after, heard
 
 
-@pytest.mark.parametrize("make", [delta, error_feedback])
-def test_an_array_of_another_shape_starts_anew(make) -> None:  # type: ignore[no-untyped-def]
+def test_an_array_of_another_shape_starts_anew() -> None:
     xs = [np.ones((4, 2)), np.ones((4, 1)), np.ones((4, 0)), np.ones((4, 3)), np.ones((4, 3))]
-    for got, x in zip(send_all(make(quantize(4)), xs), xs, strict=True):
+    for got, x in zip(send_all(delta(quantize(4)), xs), xs, strict=True):
         np.testing.assert_array_equal(got, x)
 
 
-@pytest.mark.parametrize("make", [delta, error_feedback])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 2)])
-def test_a_memory_survives_a_checkpoint_in_every_shape(make, dtype: type, shape: tuple[int, ...]) -> None:  # type: ignore[no-untyped-def]
+def test_a_memory_survives_a_checkpoint_in_every_shape(dtype: type, shape: tuple[int, ...]) -> None:
     """A number on its own (shape ()) must stay an array, or the next message cannot be coded."""
-    stage, rng = make(quantize(5)), np.random.default_rng(0)
+    stage, rng = delta(quantize(5)), np.random.default_rng(0)
     xs = [rng.normal(size=shape).astype(dtype) for _ in range(4)]
     want = send_all(stage, xs)
     sender, receiver = stage.init()
@@ -121,14 +94,25 @@ def test_a_memory_survives_a_checkpoint_in_every_shape(make, dtype: type, shape:
 
 
 def test_integers_pass_and_are_not_remembered() -> None:
-    for stage in (delta(quantize(3)), error_feedback(quantize(3))):
-        sender, receiver = stage.init()
-        for t in range(3):
-            sent, sender = stage.encode({"n": np.array(t), "x": np.ones(2)}, sender, stream(t))
-            got, receiver = stage.decode(sent, receiver)
-            assert got["n"] == t
-            assert got["n"].dtype.kind == "i"
-        assert sender.keys() == {"x"}
+    stage = delta(quantize(3))
+    sender, receiver = stage.init()
+    for t in range(3):
+        sent, sender = stage.encode({"n": np.array(t), "x": np.ones(2)}, sender, stream(t))
+        got, receiver = stage.decode(sent, receiver)
+        assert got["n"] == t
+        assert got["n"].dtype.kind == "i"
+    assert sender.keys() == {"x"}
+
+
+def test_what_one_client_only_is_told_passes_as_it_is() -> None:
+    """It is added behind the stage: see `Ask.privately`."""
+    stage = delta(quantize(3))
+    sender, receiver = stage.init()
+    for t in range(3):
+        sent, sender = stage.encode({"x": np.ones(2)}, sender, stream(t))
+        got, receiver = stage.decode({**sent, "own": np.full(3, 0.1 * t)}, receiver)
+        assert got["own"].tolist() == [0.1 * t] * 3
+        assert receiver.keys() == {"x"}
 
 
 def test_names_are_remembered_one_by_one() -> None:
@@ -140,13 +124,12 @@ def test_names_are_remembered_one_by_one() -> None:
         np.testing.assert_array_equal(got[name], np.full(3, 1.0 + (name == "b")))
 
 
-@pytest.mark.parametrize("make", [delta, error_feedback])
-def test_a_memory_goes_around_a_chain_too(make) -> None:  # type: ignore[no-untyped-def]
+def test_a_memory_goes_around_a_chain_too() -> None:
     def flip(arrays, state, *_):  # type: ignore[no-untyped-def]
         return {k: a[::-1] for k, a in arrays.items()}, state
 
-    mask = Stage("mask", ("mask",), lambda: ((), ()), flip, flip)
+    flipped = Stage("flip", ("pack",), lambda: ((), ()), flip, flip)
     xs = [np.random.default_rng(t).normal(size=9) for t in range(4)]
-    want = send_all(make(quantize(6)), xs)
-    for got, x in zip(send_all(make(chain(quantize(6), mask)), xs), want, strict=True):
+    want = send_all(delta(quantize(6)), xs)
+    for got, x in zip(send_all(delta(chain(quantize(6), flipped)), xs), want, strict=True):
         np.testing.assert_array_equal(got, x)

@@ -75,7 +75,7 @@ def test_numbers_arrive_to_the_bit() -> None:
 def test_what_is_not_a_number_is_refused(array: np.ndarray) -> None:
     message = Message("t", 0, 0, {"fine": np.ones(2), "odd": array})
     for count in (wire.encode, wire.size):
-        with pytest.raises(ProtocolError, match=r"need arrays of numbers"):
+        with pytest.raises(ProtocolError, match=r"Arrays must be numeric"):
             count(message)
 
 
@@ -84,13 +84,13 @@ BLOB = wire.encode(Message("multiply", 3, 1, {"Z": np.arange(6.0).reshape(2, 3),
 
 def test_a_message_cut_anywhere_is_refused() -> None:
     for length in range(len(BLOB)):
-        with pytest.raises(ProtocolError, match="need a"):
+        with pytest.raises(ProtocolError, match=r"not a (safetensors message|message of fedspan)"):
             wire.decode(BLOB[:length])
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused(blob: bytes) -> None:
-    with pytest.raises(ProtocolError, match="need a"):
+    with pytest.raises(ProtocolError, match=r"not a (safetensors message|message of fedspan)"):
         wire.decode(blob)
 
 
@@ -129,5 +129,5 @@ ZERO = {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}
     ids=["empty", "pickle", "foreign", "foreign metadata", "null", "short stamp", "stamp", "bf16", "shape", "list"],
 )
 def test_foreign_bytes_are_refused(blob: bytes) -> None:
-    with pytest.raises(ProtocolError, match="need a"):
+    with pytest.raises(ProtocolError, match=r"not a (safetensors message|message of fedspan)"):
         wire.decode(blob)

@@ -93,26 +93,34 @@ def _edit(world: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (nan, ["client 'south'", "need a value in every cell, column 'weight' has 1 missing of 25", '"drop"']),
-        (infinite, ["client 'south'", "need finite numbers", "infinity in 2 entries of 1 of 25 rows", "drop those"]),
-        (empty, ["client 'south'", "need a line of column names", "is empty"]),
-        (no_rows, ["client 'south'", "need at least one row", "got 0 rows"]),
-        (fewer_features, ["need 5 features as at client 'north'", "got 4 (client 'south')", "the same columns"]),
-        (other_names, ["need feature 1 to be 'height'", "got 'hight' (client 'south')", "rename it"]),
-        (other_order, ["need feature 0 to be 'age'", "(client 'south')", "another order; reorder its columns"]),
+        (nan, ["client 'south'", "Column 'weight' must have a value in every row, but 1 of 25", '"drop"']),
+        (
+            infinite,
+            [
+                "client 'south'",
+                "Rows must be finite numbers",
+                "infinity was found in 1 of 25 rows (values affected: 2; first in column 2)",
+                "Drop those",
+            ],
+        ),
+        (empty, ["client 'south'", "must begin with a line of column names", "is empty"]),
+        (no_rows, ["client 'south'", "must have at least one row", "(0, 5)"]),
+        (fewer_features, ["client 'north' has 5 features", "client 'south' has 4", "the same columns"]),
+        (other_names, ["Feature 1 is 'height'", "but 'hight' at client 'south'", "Rename it"]),
+        (other_order, ["Feature 0 is 'age'", "at client 'south'", "another order: reorder the columns"]),
         (
             words_in_a_cell,
-            ["client 'south'", "need numbers in column 'steps', got text in row 1 of", "data.categories"],
+            ["client 'south'", "Column 'steps' must be numeric, but row 1 of", "contains text", "categories"],
         ),
-        (missing, ["client 'south'", "need a readable file", "south.csv is not there"]),
-        (unknown_kind, ["client 'south'", "need a file of a known kind", "got south.xls"]),
-        (too_many_components, ["need n_components to be an integer from 1 to the 5 features, got 6"]),
-        (no_such_column, ["client 'north'", "need the column 'diagnosis'", "the table has age"]),
-        (database, ["client 'base'", "need one table or one query in postgresql://host/base, got none"]),
-        (unknown_key, ["need a known key in [job], got 'slover'", "did you mean 'solver'?"]),
-        (wrong_type, ["need job.n_components to be an integer, got '2'"]),
-        (too_many_bits, ["need bits to be an integer from 2 to 16, got 99"]),
-        (tol_out_of_range, ["need tol from 0 (run all rounds) to below 1, got 1.5"]),
+        (missing, ["client 'south'", "south.csv does not exist"]),
+        (unknown_kind, ["client 'south'", "south.xls is not of a known kind"]),
+        (too_many_components, ["n_components must be at most the 5 features, but is 6."]),
+        (no_such_column, ["client 'north'", "There is no column 'diagnosis'", "The table has age"]),
+        (database, ["client 'base'", "postgresql://host/base needs exactly one table or one query, but none"]),
+        (unknown_key, ["[job] has no key 'slover'. Did you mean 'solver'?\n"]),
+        (wrong_type, ["job.n_components must be an integer, but is '2'."]),
+        (too_many_bits, ["job.bits must be an integer from 2 to 16 or 'auto', but is 99."]),
+        (tol_out_of_range, ["job.tol must be a number from 0 to below 1, but is 1.5."]),
     ],
 )
 @pytest.mark.parametrize("out", [None, "runs/deep/er"])
@@ -136,7 +144,7 @@ def test_rows_that_do_not_vary_give_no_model(world: Path, fedspan: Callable[...,
         write_csv(world / f"{name}.csv", np.ones((5, 5)), NAMES)
     result = fedspan("run", "job.toml", "--out", "out")
     assert result.exit_code == 2
-    assert "need data that vary, all rows are equal" in result.stderr
+    assert "All rows are equal (after centering), so there is no component to find." in result.stderr
     assert not (world / "out" / "model.safetensors").exists()
     assert not (world / "out" / "report.html").exists()
 
@@ -159,7 +167,7 @@ def test_a_folder_that_is_not_ours(world: Path, fedspan: Callable[..., Any], com
     before = tree(world)
     result = fedspan(command, "theirs", *(["--to", "onnx"] if command == "export" else []))
     assert result.exit_code == 2, result.output
-    assert "need a run folder, as `fedspan run` makes it; theirs is none" in result.stderr
+    assert "'theirs' is not a run folder." in result.stderr
     assert result.stderr.count("\n") == 1
     assert fedspan("run", "job.toml", "--out", "theirs").exit_code == 2
     assert fedspan("demo", "--out", "theirs").exit_code == 2
@@ -169,11 +177,11 @@ def test_a_folder_that_is_not_ours(world: Path, fedspan: Callable[..., Any], com
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("model.safetensors", b"broken", "need a fedspan model, cannot read"),
-        ("model.safetensors", None, "run has no model yet; do: fedspan resume run"),
-        ("ledger.jsonl", None, "need the ledger of the run, run/ledger.jsonl is not there"),
-        ("ledger.jsonl", b"broken\nbroken\n", "need a ledger, line 1 of run/ledger.jsonl is not one of its events"),
-        ("scores.safetensors", b"broken", "need a fedspan table of scores, cannot read"),
+        ("model.safetensors", b"broken", "Cannot read the model in"),
+        ("model.safetensors", None, "run has no model yet; complete it with: fedspan resume run"),
+        ("ledger.jsonl", None, "The ledger of the run, run/ledger.jsonl, is missing"),
+        ("ledger.jsonl", b"broken\nbroken\n", "Line 1 of run/ledger.jsonl is not an event of a ledger"),
+        ("scores.safetensors", b"broken", "Cannot read the table of scores in run/scores.safetensors"),
     ],
 )
 def test_a_damaged_run_folder_keeps_its_report(

@@ -55,7 +55,7 @@ def test_the_demo_replaces_a_demo_and_nothing_else(world: Path, fedspan: Fedspan
     for folder in ("run", "."):
         refused = fedspan("demo", "--out", folder)
         assert refused.exit_code == 2
-        assert "need a new or empty folder" in refused.stderr
+        assert f"The run folder {folder} is not empty" in refused.stderr
     assert tree(world) == before
 
 

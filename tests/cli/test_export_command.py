@@ -38,14 +38,14 @@ def test_the_files_give_the_same_transform(world: Path, fedspan: Fedspan, run: F
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["run", "--to", "sklaern"], "need --to sklearn or onnx, got 'sklaern'; did you mean 'sklearn'?"),
-        (["run", "--to", "sklearn", "--out", "model.pkl"], "need --out to end in .skops, got model.pkl; other files"),
-        (["run", "--to", "onnx", "--out", "model.skops"], "need --out to end in .onnx, got model.skops"),
-        (["run", "--to", "onnx", "--out", "taken.onnx"], "taken.onnx is there already, and is not overwritten"),
-        (["run", "--to", "onnx", "--out", "no/such.onnx"], "cannot write no/such.onnx: No such file"),
+        (["run", "--to", "sklaern"], "--to must be sklearn or onnx, but is 'sklaern'. Did you mean 'sklearn'?"),
+        (["run", "--to", "sklearn", "--out", "model.pkl"], "--out must end in .skops, but is model.pkl; other files"),
+        (["run", "--to", "onnx", "--out", "model.skops"], "--out must end in .onnx, but is model.skops"),
+        (["run", "--to", "onnx", "--out", "taken.onnx"], "taken.onnx already exists; choose another --out."),
+        (["run", "--to", "onnx", "--out", "no/such.onnx"], "Cannot write no/such.onnx: No such file"),
         (["run", "--to", "onnx", "--client", "north"], "--client is for personalized models"),
-        ([".", "--to", "onnx"], "need a run folder, as `fedspan run` makes it"),
-        (["half", "--to", "onnx"], "half has no model yet; do: fedspan resume half"),
+        ([".", "--to", "onnx"], "'.' is not a run folder."),
+        (["half", "--to", "onnx"], "half has no model yet; complete it with: fedspan resume half"),
     ],
 )
 def test_what_is_refused(world: Path, fedspan: Fedspan, run: FederatedPCA, words: list[str], says: str) -> None:
@@ -68,5 +68,5 @@ def test_personalized_models_are_exported_client_by_client(world: Path, fedspan:
     assert skops.io.load(world / "s.skops").transform(NEW).shape == (12, 2)
     refused = fedspan("export", "run", "--to", "sklearn")
     assert refused.exit_code == 2
-    assert "need client=… to say whose rows these are" in refused.stderr
+    assert "client=… must say whose rows these are, but is None. Known: north, south" in refused.stderr
     assert fedspan("export", "run", "--to", "onnx").exit_code == 2

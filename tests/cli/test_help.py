@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
-from fedspan.cli.main import app
+from fedspan.cli.main import COMMANDS as TABLE
+from fedspan.cli.main import LazyCommands, app
 
 Fedspan = Callable[..., Any]
 
@@ -17,7 +20,7 @@ def walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
     """Every command with the words that call it, the outermost first."""
     yield words, command
     for name, inner in getattr(command, "commands", {}).items():
-        yield from walk(inner, (*words, name))
+        yield from walk(command.load(name) if isinstance(command, LazyCommands) else inner, (*words, name))
 
 
 COMMANDS = dict(walk(get_command(app)))
@@ -31,6 +34,24 @@ def spelled(words: tuple[str, ...]) -> str:
 def test_there_are_commands_and_options() -> None:
     assert {("run",), ("new",), ("schema",), ("export",), ("doctor",)} <= set(COMMANDS)
     assert {"--set", "--out"} <= {name for words, option in OPTIONS if words == ("run",) for name in option.opts}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
+    """The list has texts of its own, so that nothing has to be imported to print it."""
+    assert COMMANDS[name,].help.split("\n\n")[0] == TABLE[name].help
+
+
+def test_the_list_of_commands_waits_for_nothing_heavy() -> None:
+    heavy = ["scipy", "sklearn", "pandas", "nvflare", "torch", "fedspan.jobs", "fedspan.estimators"]
+    code = (
+        "import sys\nfrom fedspan.cli.main import app\n"
+        "app(['--help'], prog_name='fedspan', standalone_mode=False)\n"
+        f"print('loaded:', [name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Write a commented job file" in done.stdout
+    assert done.stdout.splitlines()[-1] == "loaded: []"
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=spelled)

@@ -22,10 +22,11 @@ import pytest
 from cli_world import spawn
 from rich.console import Console
 
-from fedspan.cli.progress import Progress
+from fedspan.cli.progress import RoundDisplay
 from fedspan.core.checkpoint import load_tree
 from fedspan.core.ledger import Exchange, Ledger, RoundEnd
 from fedspan.core.run import Info
+from fedspan.jobs.watching import Outlook
 
 Fedspan = Callable[..., Any]
 NOTICE = "stopping after this round; Ctrl-C again stops at once"
@@ -73,7 +74,7 @@ def test_a_line_has_everything_and_ctrl_c_stops_after_the_round_with_a_checkpoin
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
     stopped = rounds_in(slow / "run")
-    assert stderr == f"{NOTICE}\nerror: stopped after round {stopped}; go on with: fedspan resume run\n"
+    assert stderr == f"{NOTICE}\nerror: Stopped after round {stopped}; go on with: fedspan resume run\n"
     assert stopped >= 5
     assert Ledger.read(slow / "run" / "ledger.jsonl").rounds == stopped  # no round was lost
 
@@ -140,7 +141,7 @@ def test_on_a_terminal_it_is_live_and_ctrl_c_is_a_key(slow: Path, columns: int) 
         assert terminal.end() == 1
     assert NOTICE in terminal.seen
     stopped = rounds_in(slow / "run")
-    assert f"error: stopped after round {stopped}; go on with: fedspan resume run" in terminal.seen
+    assert f"error: Stopped after round {stopped}; go on with: fedspan resume run" in terminal.seen
 
 
 def test_pressed_twice_it_stops_at_once(world: Path) -> None:
@@ -149,7 +150,7 @@ def test_pressed_twice_it_stops_at_once(world: Path) -> None:
         "import os, signal, threading, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell may have had ignored
         "from fedspan.core.checkpoint import Checkpoint\n"
-        "from fedspan.jobs.stop import Stop\n"
+        "from fedspan.jobs._stop import Stop\n"
         "threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
         "threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
         "try:\n"
@@ -166,7 +167,7 @@ def test_pressed_twice_it_stops_at_once(world: Path) -> None:
 def test_who_is_out_and_what_privacy_was_spent_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("dp_accounting")
     ledger = Ledger()
-    with Progress(Console(width=200), ledger, 9, 0.0, budget=(2.0, 1e-6)) as progress:
+    with RoundDisplay(Console(width=200), Outlook(ledger, 9, 0.0, budget=(2.0, 1e-6))) as progress:
         for number, missing in ((1, ("south",)), (2, ())):
             ledger.add(Exchange(number, 0, "x", ("north", "south"), (1, 1), (1, 1), (0.1, 0.1), missing, noise=10.0))
             ledger.add(RoundEnd(number, 0.1, {"objective": 1.0}))

@@ -169,11 +169,11 @@ def other_features(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (corrupt, "is damaged (its digest does not match)"),
-        (truncated, "need a fedspan checkpoint, cannot read"),
-        (foreign, "need a fedspan checkpoint, "),
-        (of_another_run, "belongs to another run: need seed = 8, it has 7"),
-        (other_features, "belongs to another run: need features = 4, it has 5"),
+        (corrupt, "is damaged: its digest does not match"),
+        (truncated, "Cannot read the checkpoint in"),
+        (foreign, "must hold a fedspan checkpoint"),
+        (of_another_run, "belongs to another run: seed is 8 here, but 7 in the checkpoint"),
+        (other_features, "belongs to another run: features is 4 here, but 5 in the checkpoint"),
     ],
 )
 def test_a_wrong_checkpoint_is_refused_and_kept(
@@ -195,7 +195,7 @@ def test_a_folder_that_is_no_run_folder(world: Path, fedspan: Fedspan, command: 
     before = tree(world)
     result = fedspan(command, folder)
     assert result.exit_code == 2
-    assert "need a run folder, as `fedspan run` makes it" in result.stderr
+    assert f"'{folder}' is not a run folder." in result.stderr
     assert tree(world) == before
 
 
@@ -207,5 +207,5 @@ def test_two_processes_in_one_folder(unfinished: Path, fedspan: Fedspan) -> None
         fcntl.flock(file, fcntl.LOCK_EX)
         result = fedspan("resume", "run")
     assert result.exit_code == 2
-    assert "another process is at work in run" in result.stderr
+    assert "Another process is at work in run" in result.stderr
     assert tree(unfinished) == before

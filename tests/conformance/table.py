@@ -43,9 +43,9 @@ from fedspan.algorithms import (
     Wda,
 )
 from fedspan.algorithms.gcca.deep import DeepView
-from fedspan.core.protocol import Array, Server
+from fedspan.core.protocol import Array, Server, declared_releases
 from fedspan.numerics.swish import Swish
-from fedspan.privacy.plan import Plan, Release, plan_for
+from fedspan.privacy.plan import Plan, plan_for
 from fedspan.privacy.request import RowDP
 
 Clients = Mapping[str, Array]
@@ -122,7 +122,7 @@ class Row:
     def plan(self) -> Plan | None:
         if self.privacy is None:
             return None
-        return plan_for(self.privacy, self.server.client, [Release(*planned) for planned in self.server.planned()])
+        return plan_for(self.privacy, declared_releases(self.server.client), self.server.planned())
 
 
 SIMULATED = RowDP(epsilon=5.0, delta=1e-3, row_norm=15.0, simulate=True)  # keyed noise, so that runs repeat

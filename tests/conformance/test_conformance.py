@@ -13,7 +13,7 @@ import pytest
 from table import TABLE, Row
 
 from fedspan import algorithms
-from fedspan.channel import IDENTITY, Channel, Stage, delta, error_feedback, only, quantize, wire
+from fedspan.channel import IDENTITY, Channel, Stage, delta, only, quantize, wire
 from fedspan.core.checkpoint import Checkpoint, flatten
 from fedspan.core.ledger import Ledger
 from fedspan.core.run import Info, Result, run
@@ -25,7 +25,6 @@ CHANNELS: dict[str, Channel] = {
     PLAIN: Channel(),
     "quantize": Channel(up=quantize(4), down=quantize(4)),
     "delta": Channel(up=delta(quantize(3)), down=delta(quantize(3))),
-    "error feedback": Channel(up=error_feedback(quantize(4)), down=error_feedback(quantize(4))),
     "only some": Channel(up=only(["Y", "G"], delta(quantize(5))), down=only(["Z"], quantize(6))),
     "up only": Channel(up=delta(quantize(8))),
     "down only": Channel(down=quantize(16)),

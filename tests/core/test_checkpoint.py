@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedspan.channel import wire
+from fedspan.channel.link import ReceiverMemory, SenderMemory
 from fedspan.core.checkpoint import Checkpoint, _digest, build, flatten, load_tree, save_tree, unflatten
+from fedspan.core.snapshot import HubSnapshot, SessionSnapshot, SiteSnapshot
 from fedspan.errors import CheckpointError
 
 
@@ -123,7 +125,7 @@ class Pair(NamedTuple):
     "odd", [object(), {1, 2}, lambda: 0, 1j, b"bytes", Pair(1), range(3)], ids=lambda odd: type(odd).__name__
 )
 def test_what_is_not_plain_data_is_refused_when_it_is_saved(tmp_path: Path, odd: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"need plain data in a state, got .*; keep arrays and numbers only"):
+    with pytest.raises(CheckpointError, match=r"A state must be plain data .*, but this one contains a "):
         save_tree(tmp_path / "x", "model", {"fine": 1, "odd": odd})
     assert os.listdir(tmp_path) == []
 
@@ -131,20 +133,28 @@ def test_what_is_not_plain_data_is_refused_when_it_is_saved(tmp_path: Path, odd:
 RUN = {"algorithm": "Gram(k=2)", "clients": "3, abc", "channel": "up: identity; down: identity", "seed": 5}
 
 
+ENGINE = SessionSnapshot(
+    HubSnapshot({"ada": SenderMemory(1, {"Z": np.ones(2)}, 2, ())}, {"ada": ReceiverMemory(3, {0: (), 3: {}})}),
+    {"ada": SiteSnapshot({"t": 1}, released={"gram": 2})},
+)
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Checkpoint:
     checkpoint = Checkpoint(tmp_path / "run" / "checkpoint")
-    checkpoint.save(RUN, 7, outer(), {"hub": {"down": {}}, "sites": {"ada": {"state": None}}})
+    checkpoint.save(RUN, 7, outer(), ENGINE)
     return checkpoint
 
 
 def test_the_last_complete_round_comes_back(saved: Checkpoint) -> None:
     assert Checkpoint(saved.path.parent / "elsewhere").load(RUN, Outer) is None
-    saved.save(RUN, 8, outer(), None)
+    saved.save(RUN, 8, outer(), ENGINE)
     found = saved.load(RUN, Outer)
     assert found is not None
     round, state, engine = found
-    assert (round, engine) == (8, None)
+    assert round == 8
+    assert isinstance(engine, SessionSnapshot)
+    assert equal(asdict(engine), asdict(ENGINE))
     assert equal(flatten(state)[1], flatten(outer())[1])
     assert os.listdir(saved.path.parent) == ["round.safetensors"]
 
@@ -160,7 +170,7 @@ def test_no_changed_byte_goes_unnoticed(tmp_path: Path) -> None:
             try:
                 got = load_tree(path, "model")
             except CheckpointError as error:
-                assert "restore it, or delete it and run again" in str(error)  # noqa: PT017
+                assert "Restore it, or delete it and run again" in str(error)  # noqa: PT017
             else:
                 assert equal(got, want)
 
@@ -175,7 +185,7 @@ def test_a_changed_header_is_noticed(saved: Checkpoint, old: bytes, new: bytes) 
     whole = saved.path.read_bytes()
     assert old in whole
     saved.path.write_bytes(whole.replace(old, new))
-    with pytest.raises(CheckpointError, match="restore it, or delete it and run again"):
+    with pytest.raises(CheckpointError, match="Restore it, or delete it and run again"):
         saved.load(RUN, Outer)
 
 
@@ -183,7 +193,7 @@ def test_a_cut_checkpoint_is_refused(saved: Checkpoint) -> None:
     whole = saved.path.read_bytes()
     for length in (0, 4, 8, 100, len(whole) // 2, len(whole) - 1):
         saved.path.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match=r"need a fedspan checkpoint, cannot read .*; restore it, or delete"):
+        with pytest.raises(CheckpointError, match=r"Cannot read the checkpoint in .* Restore it, or delete"):
             saved.load(RUN, Outer)
 
 
@@ -194,7 +204,7 @@ def test_a_cut_checkpoint_is_refused(saved: Checkpoint) -> None:
 )
 def test_a_foreign_file_is_refused(saved: Checkpoint, foreign: bytes) -> None:
     saved.path.write_bytes(foreign)
-    with pytest.raises(CheckpointError, match=r"need a fedspan checkpoint, .*; restore it, or delete it and run again"):
+    with pytest.raises(CheckpointError, match=r"(Cannot read the|must hold a fedspan) checkpoint.* Restore it, or"):
         saved.load(RUN, Outer)
 
 
@@ -202,13 +212,13 @@ def test_a_foreign_file_is_refused(saved: Checkpoint, foreign: bytes) -> None:
 def test_another_runs_checkpoint_is_refused(saved: Checkpoint, key: str) -> None:
     with pytest.raises(
         CheckpointError,
-        match=rf"belongs to another run: need {key} = 'other', it has .*; give another checkpoint folder",
+        match=rf"belongs to another run: {key} is 'other' here, but .* in the checkpoint\. Choose another check",
     ):
         saved.load({**RUN, key: "other"}, Outer)
 
 
 def test_a_state_with_other_fields_is_refused(saved: Checkpoint) -> None:
-    with pytest.raises(CheckpointError, match=r"need the fields of Wider, \['mean', 'n', 't'\]"):
+    with pytest.raises(CheckpointError, match=r"Wider must have the fields mean, n, t, but the data holds Z, by_n"):
         saved.load(RUN, Wider)
 
 
@@ -218,7 +228,7 @@ def test_a_failure_midway_leaves_the_old_checkpoint(saved: Checkpoint, monkeypat
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="disk full"):
-        saved.save(RUN, 8, outer(), None)
+        saved.save(RUN, 8, outer(), ENGINE)
     found = saved.load(RUN, Outer)
     assert found is not None
     assert found[0] == 7
@@ -227,7 +237,7 @@ def test_a_failure_midway_leaves_the_old_checkpoint(saved: Checkpoint, monkeypat
 
 @pytest.mark.parametrize("every", [0, -1])
 def test_a_checkpoint_is_written_every_so_many_rounds(tmp_path: Path, every: int) -> None:
-    with pytest.raises(CheckpointError, match="need to save every 1 or more rounds, got"):
+    with pytest.raises(CheckpointError, match="must be saved every 1 or more rounds, not every"):
         Checkpoint(tmp_path, every=every)
 
 

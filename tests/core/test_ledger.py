@@ -72,7 +72,7 @@ def test_epsilon_is_nothing_before_and_infinite_after_a_release_without_noise() 
     ledger.add(EVENTS[1])
     assert ledger.epsilon(1e-6) == math.inf
     for delta in (0, 1, -1, 2):
-        with pytest.raises(InputError, match="need delta between 0 and 1"):
+        with pytest.raises(InputError, match="delta must be between 0 and 1"):
             ledger.epsilon(delta)
 
 
@@ -129,7 +129,7 @@ def test_a_damaged_line_before_the_last_is_refused_by_its_number(tmp_path: Path,
     lines = path.read_bytes().split(b"\n")
     lines[2] = line
     path.write_bytes(b"\n".join(lines))
-    with pytest.raises(InputError, match=r"need a ledger, line 3 of .*ledger\.jsonl is not one of its events"):
+    with pytest.raises(InputError, match=r"Line 3 of .*ledger\.jsonl is not an event of a ledger"):
         Ledger(path)
     assert path.read_bytes() == b"\n".join(lines)
 
@@ -137,7 +137,7 @@ def test_a_damaged_line_before_the_last_is_refused_by_its_number(tmp_path: Path,
 def test_a_foreign_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00")
-    with pytest.raises(InputError, match="need a ledger, line 1"):
+    with pytest.raises(InputError, match=r"Line 1 of .* is not an event of a ledger"):
         Ledger(path)
     assert path.read_bytes() == b"\x89PNG\r\n\x1a\n\x00\x00"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedspan.core.protocol import Array, Arrays, Ask, Client, Each, Round, Server, Sum, Want, complete, task
+from fedspan.core.protocol import Array, Arrays, Ask, Client, Each, Round, Server, Sum, Want, complete, task, tasks_of
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 
@@ -27,40 +27,40 @@ class Giver(Client[Asked]):
     def init(self) -> Asked:
         return Asked()
 
-    @task(releases={"x": None, "times": None})
+    @task(releases={"x": None, "times": None}, shows="its number, and how often it was asked")
     def give(self, state: Asked, arrays: Arrays, rng: Streams) -> tuple[Asked, Arrays]:
         state = replace(state, times=state.times + 1)
         return state, {"x": np.array([self.data, rng("noise").random()]), "times": np.array(state.times)}
 
-    @task(releases={"x": None})
+    @task(releases={"x": None}, shows="its number")
     def leak(self, state: Asked, arrays: Arrays, rng: Streams) -> tuple[Asked, Arrays]:
         return state, {"x": np.ones(2), "secret": np.array(self.data)}
 
-    @task(releases={"x": None})
+    @task(releases={"x": None}, shows="its number")
     def forget(self, state: Asked, arrays: Arrays, rng: Streams) -> tuple[Asked, Arrays]:
         return state, {}
 
-    @task(releases={"x": None})
+    @task(releases={"x": None}, shows="its number")
     def poison(self, state: Asked, arrays: Arrays, rng: Streams) -> tuple[Asked, Arrays]:
         return state, {"x": np.array([1.0, np.nan if self.data > 2 else 1.0])}
 
-    @task(releases={"x": None})
+    @task(releases={"x": None}, shows="its number")
     def write(self, state: Asked, arrays: Arrays, rng: Streams) -> tuple[Asked, Arrays]:
         return state, {"x": np.array(["words"])}
 
-    @task(releases={"x": None})
+    @task(releases={"x": None}, shows="its number")
     def fail(self, state: Asked, arrays: Arrays, rng: Streams) -> tuple[Asked, Arrays]:
         if self.data > 2:
             raise RuntimeError("the disk is gone")
         return state, {"x": np.array([self.data, 0.0])}
 
-    @task(releases={"x": None})
+    @task(releases={"x": None}, shows="its number")
     def complain(self, state: Asked, arrays: Arrays, rng: Streams) -> tuple[Asked, Arrays]:
         if self.data > 2:
             raise InputError("need rows, got none")
         return state, {"x": np.array([self.data, 0.0])}
 
-    @task(releases={"x": None})
+    @task(releases={"x": None}, shows="its number")
     def grow(self, state: Asked, arrays: Arrays, rng: Streams) -> tuple[Asked, Arrays]:
         return state, {"x": np.ones(3 if self.data > 2 else 2)}
 
@@ -88,6 +88,10 @@ class Adder(Server[Sofar]):
 
     State = Sofar
     client = Giver
+    family = "toy"
+
+    def asks(self) -> frozenset[str]:
+        return frozenset(tasks_of(Giver))  # its tests send messages of their own
 
     def init(self, rng: Streams) -> Round[Sofar]:
         return Sofar(np.zeros(2), 0)

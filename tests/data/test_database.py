@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from fedspan import FederatedClassifier, FederatedPCA
-from fedspan.data import sources
-from fedspan.data.batches import Batched
-from fedspan.data.database import has_password, query_of, shown
+from fedspan.data import sources, tables
+from fedspan.data.database import has_password, hide_password, parse_query
 from fedspan.data.preparation import Preparation
-from fedspan.data.table import open_source
+from fedspan.data.tables import BatchedRows, open_table
 from fedspan.errors import InputError
 
 Fedspan = Callable[..., Any]
@@ -60,14 +59,14 @@ NUMBERS = ("age", "pulse", "cost", "smoker")
 
 
 def test_a_table_of_postgresql(people: str) -> None:
-    table = open_source(people, Preparation(columns=NUMBERS, id="person", label="y"))
+    table = open_table(people, Preparation(columns=NUMBERS, id="person", label="y"))
     np.testing.assert_allclose(table.X, X, rtol=1e-15)
     assert table.names == NUMBERS
     assert table.ids is not None
     assert table.ids.tolist() == [f"p{i}" for i in range(N)]
     assert table.labels is not None
     assert table.labels.tolist() == [i % 2 for i in range(N)]
-    both = open_source(people, Preparation(columns=("ward",), categories={"ward": ("east", "it's")}))
+    both = open_table(people, Preparation(columns=("ward",), categories={"ward": ("east", "it's")}))
     np.testing.assert_array_equal(both.X[:, 0], WARD == "east")
     assert both.names == ("ward=east", "ward=it's")
 
@@ -76,7 +75,7 @@ def test_a_query_of_postgresql(postgres: str, people: str) -> None:
     query = 'SELECT age, cost * 2 AS twice FROM clinic."the people" WHERE smoker ORDER BY person'
     order = np.argsort([f"p{i}" for i in range(N)])
     order = order[SMOKER[order]]
-    table = open_source({"url": postgres, "query": query})
+    table = open_table({"url": postgres, "query": query})
     np.testing.assert_allclose(table.X, np.column_stack([AGE, 2 * COST])[order], rtol=1e-15)
 
 
@@ -97,12 +96,10 @@ def test_a_job_with_a_database(people: str, tmp_path: Path, fedspan: Fedspan) ->
 
 
 def test_a_database_that_is_larger_than_memory(people: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from fedspan.data import batches
-
-    monkeypatch.setattr(batches, "LARGE", 1000)
+    monkeypatch.setattr(tables, "LARGE", 1000)
     monkeypatch.setattr(sources, "ENTRIES", 4 * 64)
-    table = open_source(people, Preparation(columns=NUMBERS), in_batches=True)
-    assert isinstance(table.X, Batched)
+    table = open_table(people, Preparation(columns=NUMBERS), in_batches=True)
+    assert isinstance(table.X, BatchedRows)
     parts = list(table.X.batches())
     assert max(map(len, parts)) == 64
     np.testing.assert_allclose(np.vstack(parts), X, rtol=1e-15)
@@ -135,12 +132,12 @@ def refused(fedspan: Fedspan, folder: Path, client: str) -> str:
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        ('table = "nowhere"', ["does not exist", "look at the table or the query"]),
+        ('table = "nowhere"', ["does not exist", "Check the table or the query"]),
         ('table = "clinic.nobody"', ["does not exist"]),
         ('query = "SELEC 1"', ["syntax error"]),
         ('query = "SELECT 1/0 AS x"', ["division by zero"]),
-        ('query = "SELECT now() AS x"', ["need numbers in column 'x', got timestamp"]),
-        ('query = "SELECT age FROM clinic.\\"the people\\" WHERE false"', ["need at least one row"]),
+        ('query = "SELECT now() AS x"', ["Column 'x' must be numeric, but its type is timestamp"]),
+        ('query = "SELECT age FROM clinic.\\"the people\\" WHERE false"', ["must have at least one row"]),
         ('query = "DELETE FROM clinic.\\"the people\\" RETURNING age"', ["read-only transaction"]),
         ('query = "SELECT 1 AS x; DROP TABLE clinic.\\"the people\\""', ["multiple commands"]),
     ],
@@ -160,14 +157,14 @@ def test_a_server_that_is_not_there(tmp_path: Path, fedspan: Fedspan, monkeypatc
         free.bind(("127.0.0.1", 0))
         address = f"postgresql://reader@127.0.0.1:{free.getsockname()[1]}/trial?table=t"
         said = refused(fedspan, tmp_path, f'"{address}"')
-    assert "client 'able': cannot read from postgresql://reader@127.0.0.1" in said
-    assert "is the server up?" in said
+    assert "client 'able': Cannot read from postgresql://reader@127.0.0.1" in said
+    assert "Is the server running?" in said
 
 
 def test_a_password_is_not_for_job_files(tmp_path: Path, fedspan: Fedspan) -> None:
     for address in ("postgresql://me:tiger@host/db?table=t", "postgresql://me@host/db?password=tiger&table=t"):
         said = refused(fedspan, tmp_path, f'"{address}"')
-        assert "need an address without a password" in said
+        assert "contains a password, but job files are copied" in said
         assert "(client 'able')" in said
         assert "PGPASSWORD" in said
         assert "tiger" not in said
@@ -175,30 +172,30 @@ def test_a_password_is_not_for_job_files(tmp_path: Path, fedspan: Fedspan) -> No
 
 def test_a_password_is_used_and_never_said(postgres: str) -> None:
     secret = postgres.replace("tester@", "tester:geheim@")  # the server trusts everybody, and does not mind
-    table = open_source({"url": secret, "query": "SELECT 1.5 AS x, 2 AS y"})
+    table = open_table({"url": secret, "query": "SELECT 1.5 AS x, 2 AS y"})
     np.testing.assert_array_equal(table.X, [[1.5, 2.0]])
     for query in ("SELECT 1 FROM geheim", "SELECT nothing"):
         with pytest.raises(InputError) as error:
-            open_source({"url": secret, "query": query})
+            open_table({"url": secret, "query": query})
         assert "geheim" not in str(error.value)
 
 
 def test_addresses() -> None:
-    assert query_of("postgresql://a@h:5/d?table=t&sslmode=require").url == "postgresql://a@h:5/d?sslmode=require"
-    assert query_of("postgresql://h/d?table=my.ta%22ble").select() == 'SELECT * FROM "my"."ta""ble"'
-    assert query_of("sqlite:///x?table=t").select(["a", 'b"']) == 'SELECT "a", "b""" FROM "t"'
-    assert query_of({"url": "sqlite:///x.db", "query": " SELECT 1; "}).select(["a"]) == "SELECT 1"
-    assert shown("postgresql://u:p%40ss@h/d?password=x&sslmode=a") == "postgresql://u@h/d?sslmode=a"
+    assert parse_query("postgresql://a@h:5/d?table=t&sslmode=require").url == "postgresql://a@h:5/d?sslmode=require"
+    assert parse_query("postgresql://h/d?table=my.ta%22ble").select() == 'SELECT * FROM "my"."ta""ble"'
+    assert parse_query("sqlite:///x?table=t").select(["a", 'b"']) == 'SELECT "a", "b""" FROM "t"'
+    assert parse_query({"url": "sqlite:///x.db", "query": " SELECT 1; "}).select(["a"]) == "SELECT 1"
+    assert hide_password("postgresql://u:p%40ss@h/d?password=x&sslmode=a") == "postgresql://u@h/d?sslmode=a"
     assert has_password("postgresql://u:p@h/d")
     assert not has_password("postgresql://u@h:5432/d")
     for wrong, words in [
-        ("mysql://h/d?table=t", "need a database of a known kind"),
-        ("postgresql://h/d", "need one table or one query in postgresql://h/d, got none"),
-        ({"url": "sqlite:///x", "table": "t", "query": "q"}, "got more"),
-        ({"url": "sqlite:///x", "tabel": "t"}, "got 'tabel'; did you mean 'table'"),
+        ("mysql://h/d?table=t", "mysql:// is not a known kind of database"),
+        ("postgresql://h/d", "postgresql://h/d needs exactly one table or one query, but none is given"),
+        ({"url": "sqlite:///x", "table": "t", "query": "q"}, "more than one is given"),
+        ({"url": "sqlite:///x", "tabel": "t"}, "'tabel' was given. Did you mean 'table'"),
     ]:
         with pytest.raises(InputError, match=words):
-            query_of(wrong)
+            parse_query(wrong)
 
 
 def test_sqlite_in_a_job_is_beside_it(tmp_path: Path, fedspan: Fedspan) -> None:
@@ -218,7 +215,7 @@ def test_sqlite_in_a_job_is_beside_it(tmp_path: Path, fedspan: Fedspan) -> None:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ('"sqlite:///no.db?table=r"', "need an SQLite file"),
+        ('"sqlite:///no.db?table=r"', "must be an SQLite file, but it does not exist"),
         ('"sqlite:///lab.db?table=s"', "no such table: s"),
         ('{ url = "sqlite:///lab.db", query = "SELEC" }', "syntax error"),
         ('{ url = "sqlite:///lab.db", query = "DELETE FROM r" }', "readonly database"),

@@ -16,10 +16,9 @@ import pytest
 from scipy.linalg import subspace_angles
 
 from fedspan import FederatedClassifier, FederatedPCA, PersonalizedPCA, RowDP, prepare
-from fedspan.data import batches, sources
-from fedspan.data.batches import Batched
+from fedspan.data import _arrow_source, sources, tables
 from fedspan.data.preparation import Preparation
-from fedspan.data.table import open_source, open_table
+from fedspan.data.tables import BatchedRows, open_table
 from fedspan.errors import InputError
 from fedspan.estimators._options.spectral_solvers import SOLVERS
 from fedspan.numerics.operators import Rows
@@ -45,7 +44,7 @@ def write(path: Path, X: Any) -> Path:
 @pytest.fixture
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is large."""
-    monkeypatch.setattr(batches, "LARGE", 1000)
+    monkeypatch.setattr(tables, "LARGE", 1000)
     monkeypatch.setattr(sources, "ENTRIES", 50 * D)
 
 
@@ -57,8 +56,8 @@ def test_sums_and_products_are_those_of_the_dense_rows(kind: str, tmp_path: Path
     else:
         source = pa.table(dict(zip(NAMES, DENSE.T, strict=True)))
         source = source if kind == "arrow" else pytest.importorskip("polars").from_arrow(source)
-    X = open_source(source, in_batches=True).X
-    assert isinstance(X, Batched)
+    X = open_table(source, in_batches=True).X
+    assert isinstance(X, BatchedRows)
     assert X.shape == (N, D)
     mu, s, V = DENSE.mean(axis=0), DENSE.std(axis=0), np.random.default_rng(0).normal(size=(D, 2))
     for row_norm in (np.inf, 4.0):
@@ -73,19 +72,19 @@ def test_sums_and_products_are_those_of_the_dense_rows(kind: str, tmp_path: Path
             (held.multiply_by_gram(V, mu, s), read.multiply_by_gram(V, mu, s)),
         ]:
             np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12 * np.abs(a).max())
-        assert read.longer() == held.longer()
-        assert read.not_finite() == (0, 0, -1)
+        assert read.count_longer() == held.count_longer()
+        assert read.count_not_finite() == (0, 0, -1)
 
 
 @pytest.mark.parametrize("group", [700, 300, 40])
 def test_many_columns_are_read_some_at_a_time(group: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups larger and smaller than a slice, which is larger than a batch; columns in another order."""
     monkeypatch.setattr(sources, "ENTRIES", 20 * D)
-    monkeypatch.setattr(sources, "_SLICE", 150 * D)
-    monkeypatch.setattr(sources, "_TOGETHER", 4)
+    monkeypatch.setattr(_arrow_source, "_SLICE", 150 * D)
+    monkeypatch.setattr(_arrow_source, "_TOGETHER", 4)
     pq.write_table(pa.table(dict(zip(NAMES, DENSE.T, strict=True))), tmp_path / "t.parquet", row_group_size=group)
-    np.testing.assert_array_equal(open_source(tmp_path / "t.parquet").X, DENSE)
-    turned = open_source(tmp_path / "t.parquet", Preparation(columns=tuple(NAMES[::-1])))
+    np.testing.assert_array_equal(open_table(tmp_path / "t.parquet").X, DENSE)
+    turned = open_table(tmp_path / "t.parquet", Preparation(columns=tuple(NAMES[::-1])))
     np.testing.assert_array_equal(turned.X, DENSE[:, ::-1])
 
 
@@ -94,8 +93,10 @@ def test_numbers_that_are_not_finite_are_found(tmp_path: Path) -> None:
     bad = DENSE.copy()
     bad[[4, 4, 300], [1, 2, 5]] = np.inf
     path = write(tmp_path / "t.parquet", bad)
-    assert Rows(open_source(path, in_batches=True).X).not_finite() == (3, 2, 1)
-    with pytest.raises(InputError, match=r"client 'a': need finite numbers, .* in 3 entries of 2 of 700"):
+    assert Rows(open_table(path, in_batches=True).X).count_not_finite() == (3, 2, 1)
+    with pytest.raises(
+        InputError, match=r"client 'a': Rows must be finite numbers, .* in 2 of 700 rows \(values affected: 3;"
+    ):
         FederatedPCA(2).fit({"a": path})
 
 
@@ -125,7 +126,7 @@ def test_privacy_and_gaps_work_in_batches(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", gappy)
     for missing in ("drop", "mean"):
         ready = prepare([path], missing=missing)
-        assert isinstance(open_table(ready["0"], in_batches=True).X, Batched)
+        assert isinstance(open_table(ready["0"], in_batches=True).X, BatchedRows)
         model = FederatedPCA(2, solver="gram", random_state=0).fit(ready)
         rows = gappy[~np.isnan(gappy).any(axis=1)]
         if missing == "mean":
@@ -140,9 +141,9 @@ def test_privacy_and_gaps_work_in_batches(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_small_limits")
 def test_a_table_that_changes_between_two_passes_is_noticed(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", DENSE)
-    X = open_source(path, in_batches=True).X
+    X = open_table(path, in_batches=True).X
     write(path, DENSE[:600])
-    with pytest.raises(InputError, match="need the 700 rows that were there at first, got 600"):
+    with pytest.raises(InputError, match="had 700 rows when it was first read, but it has 600 now"):
         Rows(X).sums()
 
 
@@ -154,17 +155,17 @@ def test_what_cannot_read_in_batches_holds_all_rows(tmp_path: Path, monkeypatch:
     np.testing.assert_array_equal(read.components_, held.components_)
     y = [(DENSE[:400, 0] > 0).astype(int), (DENSE[400:, 0] > 0).astype(int)]
     FederatedClassifier(hidden=2, batch_size=20, rounds=2, random_state=0).fit(files, y)
-    monkeypatch.setattr(batches, "_memory", lambda: 10_000)
+    monkeypatch.setattr(tables, "_measure_memory", lambda: 10_000)
     FederatedPCA(2, random_state=0).fit(files)
     for model, more in ((PersonalizedPCA(2), ()), (FederatedClassifier(hidden=2), (y,))):
-        with pytest.raises(InputError, match=r"client '0': need 1.92e-05 GB of memory .* got 1e-05 GB; choose fewer"):
+        with pytest.raises(InputError, match=r"client '0': .* takes 1.92e-05 GB, .* has 1e-05 GB. Choose fewer"):
             model.fit(files, *more)
 
 
 PEAK = """
 import resource, sys
 from fedspan import FederatedPCA
-import fedspan.data.table, pyarrow.parquet, pyarrow.csv, pyarrow.ipc
+import fedspan.data.tables, pyarrow.parquet, pyarrow.csv, pyarrow.ipc
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 model = FederatedPCA(2, solver=sys.argv[2], random_state=0).fit({"large": sys.argv[1]})
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, model.n_samples_)

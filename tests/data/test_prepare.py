@@ -13,7 +13,7 @@ from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
 
 from fedspan import FederatedClassifier, FederatedPCA, Ledger, Secure, prepare
-from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, agreed
+from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, agree_on_columns
 from fedspan.core.ledger import Exchange
 from fedspan.core.run import run
 from fedspan.data.preparation import Preparation
@@ -84,7 +84,8 @@ def test_the_federation_agrees_on_words_and_means() -> None:
     assert ledger.bytes_up > 0
     assert ledger.rounds == 0
     assert ledger.notes == [
-        "the clients agreed on the categories of ward (east, west, zoo) and means to fill gaps with"
+        "The clients agreed on the categories of ward: east, west, zoo.",
+        "Missing values were filled with the mean over all clients.",
     ]
     for name, source in ready.items():
         table = source()
@@ -111,11 +112,11 @@ def test_rows_with_gaps_are_dropped_with_their_ids_and_labels() -> None:
 def test_gaps_are_refused_unless_asked_for() -> None:
     ready = prepare(CLIENTS, **ROLES, categories=["ward"])
     with pytest.raises(
-        InputError, match=r"client 'north': need a value in every cell, column 'age' has 5 missing of 40"
+        InputError, match=r"client 'north': Column 'age' must have a value in every row, but 5 of 40 are missing"
     ):
         fitted(ready)
     only = prepare(CLIENTS, columns=["ward"], categories=["ward"])
-    with pytest.raises(InputError, match=r"client 'north': .* column 'ward' has 5 missing of 40"):
+    with pytest.raises(InputError, match=r"client 'north': Column 'ward' .* 5 of 40 are missing"):
         fitted(only)
 
 
@@ -138,7 +139,9 @@ def test_secure_sums_give_the_same_means_and_words_must_be_given() -> None:
     sent = [e for e in ledger.events if isinstance(e, Exchange) and e.task == "add_up_columns"]
     assert sent
     assert all(e.secure for e in sent)
-    with pytest.raises(InputError, match=r"categories of 'ward' shows each client's own, and secure sums .* give them"):
+    with pytest.raises(
+        InputError, match=r"categories of 'ward' .* secure sums, because that would show each client's own; give them"
+    ):
         agree(CLIENTS, Preparation(categories={"ward": ()}), secure=Secure())
 
 
@@ -146,7 +149,10 @@ def test_secure_sums_give_the_same_means_and_words_must_be_given() -> None:
     ("draft", "words"),
     [
         (Preparation(categories={"ward": ()}), r"the categories of 'ward' .* give data.categories = { ward = "),
-        (Preparation(missing="mean"), r"agreeing on means would tell of single rows, .* give data.fill"),
+        (
+            Preparation(missing="mean"),
+            r"cannot agree on means in a run with privacy, .* about single rows; give data.fill",
+        ),
     ],
 )
 def test_nothing_is_agreed_on_where_rows_are_private(draft: Preparation, words: str) -> None:
@@ -159,21 +165,20 @@ def test_a_word_that_is_not_in_the_vocabulary_is_counted_and_not_said() -> None:
     with pytest.raises(InputError) as refused:
         fitted(ready)
     count = int((CLIENTS["south"]["ward"] == "zoo").sum())
-    assert f"client 'south': need the categories east, west in column 'ward', {count} of 25 values" in str(
-        refused.value
-    )
-    assert "zoo" not in str(refused.value)
+    said = str(refused.value)
+    assert f"client 'south': Column 'ward' must contain only the categories east, west, but {count} of 25" in said
+    assert "zoo" not in said
 
 
 def test_an_id_is_no_category() -> None:
     many = {"a": pd.DataFrame({"who": [str(i) for i in range(1200)], "x": np.arange(1200.0)})}
-    with pytest.raises(InputError, match=r"client 'a': need at most 1000 categories in column 'who', got more"):
+    with pytest.raises(InputError, match=r"client 'a': Column 'who' has more than 1000 categories"):
         prepare(many, categories=["who"])
 
 
 def test_a_column_that_is_empty_everywhere() -> None:
     bare = {name: table.assign(age=np.nan) for name, table in CLIENTS.items()}
-    with pytest.raises(InputError, match=r"need a value to take a mean of, 'age' has none at any client"):
+    with pytest.raises(InputError, match=r"'age' has no value at any client to take the mean of"):
         prepare(bare, **ROLES, categories={"ward": WORDS}, missing="mean")
 
 
@@ -192,7 +197,7 @@ def test_a_model_knows_how_its_rows_were_prepared(tmp_path: Path) -> None:
     for table in (new, new.drop(columns=["person", "y"])):
         np.testing.assert_allclose(again.transform(table), want, atol=1e-12)
     assert list(again.set_output(transform="pandas").transform(new).index) == list(new.index)
-    with pytest.raises(InputError, match="values are none of them"):
+    with pytest.raises(InputError, match="12 of 12 values are others"):
         again.transform(new.assign(ward="moon"))
 
     labels = {name: source().labels for name, source in ready.items()}
@@ -248,11 +253,14 @@ def test_a_private_job_has_its_words_and_fill_in_the_file(world: Path, fedspan: 
     keys = "n_components = 2"
     result = fedspan("run", job(world, f'categories = ["ward"]\nmissing = "mean"\n{private}', keys=keys))
     assert result.exit_code == 2
-    assert "agreeing on the categories of 'ward' would tell of single rows" in result.stderr
+    assert "cannot agree on the categories of 'ward' in a run with privacy" in result.stderr
     given = 'categories = { ward = ["east", "west", "zoo"] }\nmissing = "mean"\n'
     result = fedspan("run", job(world, given + private, keys=keys))
     assert result.exit_code == 2
-    assert "agreeing on means would tell of single rows, and privacy is asked for; give data.fill" in result.stderr
+    assert (
+        "cannot agree on means in a run with privacy, because that would tell about single rows; give data.fill"
+        in result.stderr
+    )
     assert not (world / "runs").exists()
     fill = 'fill = { age = 50.0, "ward=east" = 0.4, "ward=west" = 0.3, "ward=zoo" = 0.3, dose = 0.0 }\n'
     result = fedspan("run", job(world, given + fill + private, keys=keys), "--out", "run")
@@ -273,17 +281,23 @@ def test_a_resumed_run_agrees_again(world: Path, fedspan: Fedspan) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ('missing = "men"', "need missing to be one of refuse, drop, mean, got 'men'; did you mean 'mean'?"),
-        ("fill = { age = 1 }", "fill needs missing = \"mean\", got 'refuse'"),
-        ('fill = { age = "x" }', "need data.fill to be a table such as { age = 50.0 }, got"),
-        ('categories = "ward"', "need data.categories to be a list of columns, or a table such as"),
-        ("categories = { ward = 3 }", "need data.categories to be a list of columns, or a table such as"),
-        ('categories = { ward = ["a", "a"] }', "need categories that differ, column 'ward' has one twice"),
-        ('categories = ["y"]', "need features as categories, column 'y' is the id or the label"),
-        ('categories = ["wrad"]', "need the column 'wrad', the table has person, age, ward"),
-        ('columns = ["age"]\ncategories = ["ward"]', "need the category 'ward' among the chosen columns"),
-        ('categories = { ward = ["east", "west", "zoo"] }\nmissing = "mean"\nfill = { age = 1.0 }', "fill has none"),
-        ("n_features = 0", "need data.n_features to be at least 1, got 0"),
+        ('missing = "men"', "missing must be one of refuse, drop, mean, but it is 'men'. Did you mean 'mean'?"),
+        ("fill = { age = 1 }", "fill is used only with missing = \"mean\", but missing is 'refuse'"),
+        ('fill = { age = "x" }', "data.fill must be a table such as { age = 50.0 }, but is"),
+        ('categories = "ward"', "data.categories must be a list of columns, or a table such as"),
+        ("categories = { ward = 3 }", "data.categories must be a list of columns, or a table such as"),
+        ('categories = { ward = ["a", "a"] }', "The categories of column 'ward' must differ, but one is given twice"),
+        ('categories = ["y"]', "Column 'y' is the id or the label, so it cannot be a category"),
+        ('categories = ["wrad"]', "There is no column 'wrad'. Did you mean 'ward'? The table has person, age, ward"),
+        (
+            'columns = ["age"]\ncategories = ["ward"]',
+            "'ward' is a category, but it is not among the chosen columns",
+        ),
+        (
+            'categories = { ward = ["east", "west", "zoo"] }\nmissing = "mean"\nfill = { age = 1.0 }',
+            "fill has no value",
+        ),
+        ("n_features = 0", "data.n_features must be at least 1, but is 0"),
     ],
 )
 def test_a_preparation_that_makes_no_sense(world: Path, fedspan: Fedspan, data: str, words: str) -> None:
@@ -325,15 +339,15 @@ def test_the_agreement_is_the_same_over_the_wire() -> None:
 
 def test_a_site_tells_of_no_column_that_it_did_not_name() -> None:
     survey = TableSurvey(CLIENTS["north"], Preparation(categories={"ward": ()}))
-    with pytest.raises(InputError, match="nothing was told"):
+    with pytest.raises(InputError, match="Nothing was sent"):
         survey.words(["person"])
 
 
 def test_widths_of_files_that_do_not_say_them() -> None:
     sparse = [("a", Columns(5, at_least=True)), ("b", Columns(7, at_least=True))]
-    assert agreed(sparse).features == agreed(sparse[::-1]).features == 7
-    assert agreed([*sparse, ("c", Columns(9))]).features == 9
-    assert agreed([("c", Columns(9)), *sparse]).features == 9
+    assert agree_on_columns(sparse).features == agree_on_columns(sparse[::-1]).features == 7
+    assert agree_on_columns([*sparse, ("c", Columns(9))]).features == 9
+    assert agree_on_columns([("c", Columns(9)), *sparse]).features == 9
     for order in (1, -1):
-        with pytest.raises(InputError, match=r"need [67] features as at client"):
-            agreed([*sparse, ("c", Columns(6))][::order])
+        with pytest.raises(InputError, match=r"has [67] features and client"):
+            agree_on_columns([*sparse, ("c", Columns(6))][::order])

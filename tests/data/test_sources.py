@@ -20,9 +20,9 @@ from sklearn.datasets import dump_svmlight_file
 from fedspan import FederatedClassifier, FederatedPCA
 from fedspan.data import sources
 from fedspan.data.preparation import Preparation
-from fedspan.data.table import open_source
+from fedspan.data.tables import open_table
 from fedspan.errors import InputError, MissingExtraError
-from fedspan.jobs.model import load
+from fedspan.jobs.model import Job
 
 N = 60
 RNG = np.random.default_rng(5)
@@ -86,7 +86,7 @@ def _batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("_batches")
 @pytest.mark.parametrize("kind", SOURCES)
 def test_the_same_table_from_everywhere(kind: str, tmp_path: Path) -> None:
-    table = open_source(SOURCES[kind](tmp_path), HOW)
+    table = open_table(SOURCES[kind](tmp_path), HOW)
     np.testing.assert_array_equal(table.X, X)
     assert table.names == tuple(FEATURES)
     assert table.ids is not None
@@ -100,7 +100,7 @@ def test_the_same_table_from_everywhere(kind: str, tmp_path: Path) -> None:
 def test_csv_without_pyarrow(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = SOURCES[kind](tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    table = open_source(path, HOW)
+    table = open_table(path, HOW)
     np.testing.assert_array_equal(table.X, X)
     assert table.labels is not None
     assert table.labels.tolist() == FRAME["y"].tolist()
@@ -111,12 +111,12 @@ def test_what_needs_pyarrow_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(MissingExtraError, match=r"reading .parquet files needs .* pip install 'fedspan\[data\]'"):
-        open_source(path)
+        open_table(path)
 
 
 def test_chosen_columns_come_in_their_order(tmp_path: Path) -> None:
     for kind in ("csv", "parquet", "feather", "sqlite", "polars"):
-        table = open_source(SOURCES[kind](tmp_path), Preparation(columns=("dose", "age")))
+        table = open_table(SOURCES[kind](tmp_path), Preparation(columns=("dose", "age")))
         assert table.names == ("dose", "age")
         np.testing.assert_array_equal(table.X, X[:, [1, 0]])
         (tmp_path / "t.db").unlink(missing_ok=True)
@@ -124,18 +124,18 @@ def test_chosen_columns_come_in_their_order(tmp_path: Path) -> None:
 
 def test_arrays_keep_what_they_are(tmp_path: Path) -> None:
     np.save(tmp_path / "t.npy", X)
-    mapped = open_source(tmp_path / "t.npy").X
+    mapped = open_table(tmp_path / "t.npy").X
     assert isinstance(mapped, np.memmap)  # not read until its rows are needed
     np.testing.assert_array_equal(mapped, X)
     sparse = sp.csr_array(X)
-    assert open_source(sparse).X is sparse
+    assert open_table(sparse).X is sparse
     np.savez(tmp_path / "t.npz", X=X, y=FRAME["y"].to_numpy(), person=np.array(FRAME["person"], dtype=str))
-    table = open_source(tmp_path / "t.npz", HOW)
+    table = open_table(tmp_path / "t.npz", HOW)
     np.testing.assert_array_equal(table.X, X)
     assert table.labels is not None
     assert table.labels.tolist() == FRAME["y"].tolist()
-    with pytest.raises(InputError, match=r"need a column 'person', this table's columns have no names"):
-        open_source(tmp_path / "t.npy", HOW)
+    with pytest.raises(InputError, match=r"no column 'person', because this table's columns have no names"):
+        open_table(tmp_path / "t.npy", HOW)
 
 
 def test_libsvm_files_are_as_wide_as_the_widest(tmp_path: Path, fedspan: Any) -> None:
@@ -144,8 +144,8 @@ def test_libsvm_files_are_as_wide_as_the_widest(tmp_path: Path, fedspan: Any) ->
     A[:, 7] = 0.0  # so that its file does not know of the last feature
     dump_svmlight_file(A, np.repeat([1, 2], 15), str(tmp_path / "a.svm"), zero_based=False)
     dump_svmlight_file(B, np.repeat([1, 2], 10), str(tmp_path / "b.libsvm"), zero_based=False)
-    assert open_source(tmp_path / "a.svm").X.shape == (30, 7)
-    wide = open_source(tmp_path / "a.svm", Preparation(label="class", n_features=9))
+    assert open_table(tmp_path / "a.svm").X.shape == (30, 7)
+    wide = open_table(tmp_path / "a.svm", Preparation(label="class", n_features=9))
     assert wide.X.shape == (30, 9)
     assert wide.labels is not None
     assert wide.labels.tolist() == [1] * 15 + [2] * 15
@@ -163,7 +163,7 @@ def test_libsvm_files_are_as_wide_as_the_widest(tmp_path: Path, fedspan: Any) ->
 
 def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Features, ids and labels in one pass, and no second opening for the run: by counting what is opened."""
-    from fedspan.data.csvfile import CsvFile
+    from fedspan.data._csv_file import CsvFile
 
     passes: list[str] = []
     real = CsvFile.batches
@@ -176,10 +176,10 @@ def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             f'[job]\ntask = "{task}"\n{keys}\nrandom_state = 0\n[data]\nclients = ["t.csv", "u.csv"]\nid = "person"\n'
             'label = "y"\n'
         )
-        job = load(tmp_path / "job.toml")
+        job = Job.load(tmp_path / "job.toml")
         from fedspan.jobs.tasks import TASKS
 
-        given, _ = TASKS[task].arguments(job.prepared())
+        given, _ = TASKS[task].arguments(job.prepare())
         (FederatedPCA(2) if task == "pca" else FederatedClassifier(hidden=3, batch_size=9, rounds=3)).fit(*given)
         assert sorted(passes) == ["t.csv", "u.csv"]
 
@@ -195,10 +195,30 @@ def test_many_files_are_not_all_held(tmp_path: Path, monkeypatch: pytest.MonkeyP
     kept, schema = clients.open_clients(files)
     assert [callable(data) for data in kept.values()] == [False, False, True, True]
     assert schema.rows == 200
-    np.testing.assert_array_equal(kept["3"](), open_source(files[3]).X)
+    np.testing.assert_array_equal(kept["3"](), open_table(files[3]).X)
 
 
 def test_units_are_read_from_arrow_fields(tmp_path: Path) -> None:
     fields = [pa.field("w", pa.float64(), metadata={"unit": "kg"}), pa.field("h", pa.float64())]
     pq.write_table(pa.table([[1.0, 2.0], [3.0, 4.0]], schema=pa.schema(fields)), tmp_path / "t.parquet")
-    assert open_source(tmp_path / "t.parquet").units == (("w", "kg"),)
+    assert open_table(tmp_path / "t.parquet").units == (("w", "kg"),)
+
+
+class Squares(sources.Source):
+    """A source of one's own: rows that are made when they are read."""
+
+    names, units, rows = ("i", "square"), {"i": "m"}, 8
+
+    def batches(self, names: Any, text: Any) -> Any:
+        for start in (0, 3, 6):
+            i = np.arange(start, min(start + 3, 8), dtype=np.float64)
+            columns = {"i": i, "square": i**2}
+            yield {name: columns[name] for name in names}
+
+
+def test_a_source_of_ones_own() -> None:
+    table = open_table(Squares())
+    np.testing.assert_array_equal(table.X, np.column_stack([np.arange(8), np.arange(8) ** 2]))
+    assert table.names == ("i", "square")
+    assert table.units == (("i", "m"),)
+    assert FederatedPCA(1, random_state=0).fit([Squares(), Squares()]).n_samples_ == 16

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from orders import write_tables
 
 from fedspan.deployment.kit import policy_file
-from fedspan.deployment.loopback import LoopbackFederation
+from fedspan.deployment.loopback_federation import LoopbackFederation
 
 SITES = {"east": 40, "north": 90, "south": 25}
 

@@ -34,7 +34,7 @@ from fedspan.channel.recipe import recipes_of  # noqa: E402
 from fedspan.core.checkpoint import load_tree  # noqa: E402
 from fedspan.core.ledger import Exchange, Ledger  # noqa: E402
 from fedspan.core.run import Result  # noqa: E402
-from fedspan.deployment.server_job import Order  # noqa: E402
+from fedspan.deployment.server_job import RunRequest  # noqa: E402
 from fedspan.engines import InProcess  # noqa: E402
 from fedspan.engines.start import plain_fields  # noqa: E402
 
@@ -133,11 +133,11 @@ def table_of(name: str) -> str:
     return {"rows": "hospitals", "entities": "views", "network": "deep"}[needs]
 
 
-def order_for(name: str, secure: bool = False) -> Order:
+def order_for(name: str, secure: bool = False) -> RunRequest:
     """An order for a row of the conformance table."""
     row, table = TABLE[name], table_of(name)
     channel = CHANNELS.get(name, Channel()) if not secure else Channel()
-    return Order(
+    return RunRequest(
         new_run(),
         algorithm=type(row.server).__name__,
         fields=plain_fields(row.server),
@@ -151,14 +151,14 @@ def order_for(name: str, secure: bool = False) -> Order:
     )
 
 
-def order_for_estimator(task: str) -> Order:
+def order_for_estimator(task: str) -> RunRequest:
     estimator, parameters, table, _ = ESTIMATORS[task]
     options = {**parameters, "random_state": SEED}
-    return Order(new_run(), estimator, options, table={"name": table}, secure={"enabled": False}, timeout=300.0)
+    return RunRequest(new_run(), estimator, options, table={"name": table}, secure={"enabled": False}, timeout=300.0)
 
 
-def order_with_noise() -> Order:
-    return Order(
+def order_with_noise() -> RunRequest:
+    return RunRequest(
         new_run(),
         "FederatedPCA",
         {"n_components": 2, "random_state": SEED},

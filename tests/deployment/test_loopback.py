@@ -11,24 +11,26 @@ import numpy as np
 import pytest
 
 import fedspan
-from fedspan.deployment.loopback import Call, Deliver, LoopbackFederation, LoopbackTransport
-from fedspan.deployment.site_service import Station
+from fedspan.deployment.loopback_federation import LoopbackFederation
+from fedspan.deployment.site_service import SiteService
+from fedspan.engines import Loopback
+from fedspan.engines.loopback import Call, Deliver
 
 ASKED = json.dumps({"fedspan": fedspan.__version__, "table": {}})
 
 
 @pytest.fixture
-def stations(make_three: Callable[..., LoopbackFederation]) -> dict[str, Station]:
-    return {name: Station(name, folder) for name, folder in make_three().sites.items()}
+def services(make_three: Callable[..., LoopbackFederation]) -> dict[str, SiteService]:
+    return {name: SiteService(name, folder) for name, folder in make_three().sites.items()}
 
 
-def test_a_site_answers_as_it_would_anywhere(stations: dict[str, Station]) -> None:
-    answer = LoopbackTransport(stations)("north", "describe", 60.0, ASKED)
-    assert answer == stations["north"].describe(ASKED)
+def test_a_site_answers_as_it_would_anywhere(services: dict[str, SiteService]) -> None:
+    answer = Loopback(services).describe("north", ASKED, 60.0)
+    assert answer == services["north"].describe(ASKED)
     assert json.loads(answer)["rows"] == 90
 
 
-def test_a_late_site_goes_on_after_its_caller_gave_up(stations: dict[str, Station]) -> None:
+def test_a_late_site_goes_on_after_its_caller_gave_up(services: dict[str, SiteService]) -> None:
     released, ended = threading.Event(), threading.Event()
 
     def wait_first(call: Call, deliver: Deliver) -> Any:
@@ -37,44 +39,40 @@ def test_a_late_site_goes_on_after_its_caller_gave_up(stations: dict[str, Statio
         ended.set()
         return answer
 
-    transport = LoopbackTransport(stations, wait_first)
+    transport = Loopback(services, wait_first)
     with pytest.raises(TimeoutError, match=r"^Site 'north' did not answer within 0.05 s.$"):
-        transport("north", "describe", 0.05, ASKED)
+        transport.describe("north", ASKED, 0.05)
     assert not ended.is_set()
     released.set()
     assert ended.wait(60)
 
 
-def test_what_is_between_can_change_questions_and_answers_and_lose_them(stations: dict[str, Station]) -> None:
+def test_what_is_between_can_change_questions_and_answers_and_lose_them(services: dict[str, SiteService]) -> None:
     def tamper(call: Call, deliver: Deliver) -> Any:
         if call.site == "north":
-            return deliver(call._replace(arguments=(json.dumps({"fedspan": "0.0.1", "table": {}}),)))
+            return deliver(call._replace(message=json.dumps({"fedspan": "0.0.1", "table": {}})))
         if call.site == "south":
             return deliver(call)[::-1]
         raise TimeoutError("lost")
 
-    transport = LoopbackTransport(stations, tamper)
-    assert "the server has 0.0.1" in json.loads(transport("north", "describe", 60.0, ASKED))["error"]
-    assert transport("south", "describe", 60.0, ASKED) == stations["south"].describe(ASKED)[::-1]
+    transport = Loopback(services, tamper)
+    assert "The server has fedspan 0.0.1" in json.loads(transport.describe("north", ASKED, 60.0))["error"]
+    assert transport.describe("south", ASKED, 60.0) == services["south"].describe(ASKED)[::-1]
     with pytest.raises(TimeoutError, match=r"^lost$"):
-        transport("east", "describe", 60.0, ASKED)
+        transport.describe("east", ASKED, 60.0)
 
 
-def test_a_site_that_raises_raises_at_its_caller(stations: dict[str, Station]) -> None:
+def test_a_site_that_raises_raises_at_its_caller(services: dict[str, SiteService]) -> None:
     def fail(call: Call, deliver: Deliver) -> Any:
         raise MemoryError("full")
 
     with pytest.raises(MemoryError, match="full"):
-        LoopbackTransport(stations, fail)("north", "describe", 60.0, ASKED)
+        Loopback(services, fail).describe("north", ASKED, 60.0)
 
 
-@pytest.mark.parametrize("argument", [{"fedspan": "0.1.0"}, np.zeros(2), None, 1.5, True])
-def test_only_what_a_network_would_carry_is_carried(stations: dict[str, Station], argument: Any) -> None:
-    with pytest.raises(TypeError, match="Only text, bytes and whole numbers travel to a site"):
-        LoopbackTransport(stations)("north", "describe", 60.0, argument)
-
-
-@pytest.mark.parametrize("method", ["_describe", "__init__", "kit"])
-def test_only_what_a_site_publishes_can_be_called(stations: dict[str, Station], method: str) -> None:
-    with pytest.raises(ValueError, match="A site answers describe, open, exchange, not"):
-        LoopbackTransport(stations)("north", method, 60.0)
+@pytest.mark.parametrize("message", [{"fedspan": "0.1.0"}, np.zeros(2), None, 1.5, True, b"{}"])
+def test_only_what_a_network_would_carry_is_carried(services: dict[str, SiteService], message: Any) -> None:
+    with pytest.raises(TypeError, match="Only text travels to 'describe' of a site"):
+        Loopback(services).describe("north", message, 60.0)
+    with pytest.raises(TypeError, match="A question travels as bytes"):
+        Loopback(services).exchange("north", "{}" if isinstance(message, bytes) else message, -1, 60.0)

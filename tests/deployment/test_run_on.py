@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,13 +16,16 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason="needs fedspan[flare]")
 
-from fedspan import FederatedPCA
+from fedspan import FederatedPCA, Job
+from fedspan.channel import wire
 from fedspan.cli.main import app
 from fedspan.core.ledger import Ledger
-from fedspan.deployment.flare_admin import settled
-from fedspan.deployment.loopback import Call, Deliver, LoopbackFederation
-from fedspan.deployment.server_job import Order
-from fedspan.jobs import federated as on
+from fedspan.deployment.flare_admin import check_settled
+from fedspan.deployment.loopback_federation import LoopbackFederation
+from fedspan.deployment.server_job import RunRequest
+from fedspan.engines.loopback import Call, Deliver
+from fedspan.jobs import _federated
+from fedspan.privacy.budget import Budget
 
 ROUNDS = 8
 JOB = f'[job]\ntask = "pca"\nn_components = 2\nsolver = "ssi"\ntol = 0.0\nmax_rounds = {ROUNDS}\nrandom_state = 4\n'
@@ -32,17 +36,17 @@ class LoopbackAdmin:
 
     def __init__(self, federation: LoopbackFederation) -> None:
         self.federation = federation
-        self.jobs: dict[str, tuple[Order, dict[str, Any]]] = {}
-        self.settled = settled
+        self.jobs: dict[str, tuple[RunRequest, dict[str, Any]]] = {}
+        self.check_settled = check_settled
 
     @contextmanager
-    def connected(self, kit: Path) -> Iterator[LoopbackAdmin]:
+    def connect(self, kit: Path) -> Iterator[LoopbackAdmin]:
         yield self
 
-    def sites_of(self, session: Any) -> list[str]:
+    def list_sites(self, session: Any) -> list[str]:
         return sorted(self.federation.sites)
 
-    def submit(self, session: Any, orders: list[Order], sites: int) -> str:
+    def submit(self, session: Any, orders: list[RunRequest], sites: int) -> str:
         (order,) = orders
         self.jobs[order.run] = (order, self.federation.carry_out(order))
         return order.run
@@ -62,7 +66,7 @@ class LoopbackAdmin:
 def three(make_three: Callable[..., LoopbackFederation], monkeypatch: pytest.MonkeyPatch) -> LoopbackFederation:
     made = make_three()
     admin = LoopbackAdmin(made)
-    monkeypatch.setattr(on, "_admin", lambda: admin)
+    monkeypatch.setattr(_federated, "flare_admin", admin)
     return made
 
 
@@ -108,10 +112,18 @@ def test_a_job_leaves_its_model_its_ledger_and_its_report(
     assert Ledger.read(place / "ledger.jsonl").rounds == ROUNDS
 
 
+def test_a_job_runs_on_a_federation_from_python(three: LoopbackFederation, job: Path) -> None:
+    assert run_on(three, job).exit_code == 0
+    run = Job.load(job, on=three.folder).run(job.parent / "python")
+    assert run.report.exists()
+    assert run.ledger.rounds == ROUNDS
+    assert run.folder.model.read_bytes() == (job.parent / "run" / "model.safetensors").read_bytes()
+
+
 def test_sites_with_other_columns_are_named_with_the_first_difference(three: LoopbackFederation, job: Path) -> None:
     table = job.parent / "south.csv"
     table.write_text(table.read_text(encoding="utf-8").replace("lab2", "LAB2"), encoding="utf-8")
-    assert_refused(run_on(three, job), 2, "need feature 2 to be 'lab2' as at site 'east', got 'LAB2' (site 'south')")
+    assert_refused(run_on(three, job), 2, "Feature 2 is 'lab2' at site 'east', but 'LAB2' at site 'south'")
     assert not (job.parent / "run").exists()
 
 
@@ -119,8 +131,8 @@ def test_a_site_without_its_data_says_so(
     three: LoopbackFederation, job: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     edit(three.sites["south"], "south.csv", "gone.csv")
-    assert_refused(run_on(three, job), 2, "site 'south' refused", "gone.csv is not there")
-    assert "gone.csv is not there" in caplog.text  # the site's own log has it, too
+    assert_refused(run_on(three, job), 2, "Site 'south' refused", "gone.csv does not exist")
+    assert "gone.csv does not exist" in caplog.text  # the site's own log has it, too
     assert not (job.parent / "run").exists()
 
 
@@ -128,11 +140,11 @@ def test_a_job_that_a_site_does_not_want_is_refused_with_its_reason(
     three: LoopbackFederation, job: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job.write_text(JOB + "[secure]\nenabled = false\n", encoding="utf-8")
-    assert_refused(run_on(three, job), 2, "secure sums only are accepted here")
-    assert "secure sums only are accepted here" in caplog.text
+    assert_refused(run_on(three, job), 2, "accepts secure sums only")
+    assert "accepts secure sums only" in caplog.text
     edit(three.sites["north"], '"ssi", ', "")
     job.write_text(JOB, encoding="utf-8")
-    assert_refused(run_on(three, job), 2, "'north'", "'ssi' is not allowed here")
+    assert_refused(run_on(three, job), 2, "'north'", "'ssi' is not allowed at this site")
 
 
 def test_a_job_for_a_federation_names_no_files(three: LoopbackFederation, job: Path) -> None:
@@ -143,7 +155,7 @@ def test_a_job_for_a_federation_names_no_files(three: LoopbackFederation, job: P
 def test_one_site_is_no_federation_and_a_site_that_left_is_missed(three: LoopbackFederation, job: Path) -> None:
     everybody = dict(three.sites)
     three.sites = {"north": everybody["north"]}
-    assert_refused(run_on(three, job), 1, "at least two sites", "got north")
+    assert_refused(run_on(three, job), 1, "at least two connected sites", "only 'north' is connected")
     three.sites = everybody
 
     def fail(call: Call, deliver: Deliver) -> Any:
@@ -152,7 +164,7 @@ def test_one_site_is_no_federation_and_a_site_that_left_is_missed(three: Loopbac
     three.tamper = fail
     assert_refused(run_on(three, job), 1, "cut off")
     three.sites, three.tamper = {name: everybody[name] for name in ("east", "north")}, None
-    assert_refused(call("resume", job.parent / "run"), 1, "need site 'south', it is not connected")
+    assert_refused(call("resume", job.parent / "run"), 1, "Site 'south' is not connected")
     three.sites = everybody
     assert call("resume", job.parent / "run").exit_code == 0
 
@@ -165,7 +177,7 @@ def test_a_site_that_keeps_failing_is_named_and_resume_goes_on(
     def fail(call: Call, deliver: Deliver) -> Any:
         if call.site != "south" or call.method != "exchange":
             return deliver(call)
-        return rogue.answer(plans, call.arguments[0], lambda: deliver(call))
+        return rogue.answer(plans, call.message, lambda: deliver(call))
 
     three.tamper = fail
     assert_refused(run_on(three, job), 1, "'south'", "fedspan resume")
@@ -177,3 +189,49 @@ def test_a_site_that_keeps_failing_is_named_and_resume_goes_on(
     np.testing.assert_array_equal(model.components_, here.components_)
     notes = Ledger.read(job.parent / "run" / "ledger.jsonl").notes
     assert any("resumed after round" in note for note in notes)
+
+
+def refuse_from(round: int) -> Callable[[Call, Deliver], Any]:
+    """From this round on, one site answers every question with a refusal, as if its input had turned out wrong."""
+
+    def tamper(call: Call, deliver: Deliver) -> Any:
+        if call.site == "south" and call.method == "exchange" and wire.decode(call.message).round >= round:
+            return json.dumps({"error": "the table has changed", "input": True})
+        return deliver(call)
+
+    return tamper
+
+
+def test_a_run_that_is_refused_after_seven_rounds_stays_and_can_be_resumed(
+    three: LoopbackFederation, job: Path, hospital_rows: dict[str, np.ndarray]
+) -> None:
+    """Seven rounds were sent and, in a private run, paid for: only this folder knows the run to go on with."""
+    three.tamper = refuse_from(8)
+    assert_refused(run_on(three, job), 2, "the table has changed", "fedspan resume")
+    assert Ledger.read(job.parent / "run" / "ledger.jsonl").rounds == 7
+    three.tamper = None
+    assert call("resume", job.parent / "run").exit_code == 0
+    model = FederatedPCA.load(job.parent / "run" / "model.safetensors")
+    here = FederatedPCA(2, solver="ssi", tol=0.0, max_rounds=ROUNDS, random_state=4, secure=True).fit(hospital_rows)
+    np.testing.assert_array_equal(model.components_, here.components_)
+
+
+def test_a_private_run_stays_although_no_exchange_was_completed(
+    make_three: Callable[..., LoopbackFederation], job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other sites may have answered, and spent their budgets, before one refused."""
+    federation = make_three(secure=False, epsilon=8.0, delta=1e-5, row_norm=20.0)
+    admin = LoopbackAdmin(federation)
+    monkeypatch.setattr(_federated, "flare_admin", admin)
+    for site in federation.sites.values():
+        Budget.grant(site / "fedspan" / "budget.json", 8.0, 1e-5)
+    job.write_text(
+        '[job]\ntask = "pca"\nn_components = 1\nrandom_state = 4\n'
+        "[secure]\nenabled = false\n[privacy]\nepsilon = 4.0\ndelta = 1e-5\nrow_norm = 20.0\n",
+        encoding="utf-8",
+    )
+    federation.tamper = refuse_from(0)
+    assert_refused(run_on(federation, job), 2, "the table has changed", "fedspan resume")
+    assert (job.parent / "run" / "federation.json").exists()
+    federation.tamper = None
+    assert call("resume", job.parent / "run").exit_code == 0

@@ -19,7 +19,8 @@ from orders import (
 
 from fedspan.channel import wire
 from fedspan.core.ledger import Ledger
-from fedspan.deployment.loopback import Call, Deliver, LoopbackFederation
+from fedspan.deployment.loopback_federation import LoopbackFederation
+from fedspan.engines.loopback import Call, Deliver
 
 
 @pytest.mark.parametrize(("name", "secure"), RUNS)
@@ -54,7 +55,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(five: LoopbackFederatio
 
     def kill_server(call: Call, deliver: Deliver) -> Any:
         answer = deliver(call)
-        if call.method == "exchange" and wire.decode(call.arguments[0]).round == middle:
+        if call.method == "exchange" and wire.decode(call.message).round == middle:
             raise Killed
         return answer
 

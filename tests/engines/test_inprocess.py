@@ -58,7 +58,7 @@ def test_the_number_of_threads_does_not_matter_to_the_bit(algorithm: Any, channe
 class SlowClient(RowsClient):
     """The first clients answer last."""
 
-    @task(releases={"Y": Sensitivity(2)})
+    @task(releases={"Y": Sensitivity(2)}, shows="its products")
     def multiply(self, state: Any, arrays: Arrays, rng: Streams) -> Any:
         time.sleep(0.01 if rng.client < "client 00003" else 0.0)
         return super().multiply(state, arrays, rng)
@@ -83,7 +83,7 @@ SEEN: list[int] = []
 class WatchClient(RowsClient):
     """Looks at how many threads BLAS may use while it works."""
 
-    @task(releases={"Y": Sensitivity(2)})
+    @task(releases={"Y": Sensitivity(2)}, shows="its products")
     def multiply(self, state: Any, arrays: Arrays, rng: Streams) -> Any:
         SEEN.append(max(lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"))
         return super().multiply(state, arrays, rng)
@@ -206,11 +206,11 @@ def test_a_broadcast_is_coded_once_for_all_who_stand_at_the_same_memory() -> Non
 @pytest.mark.parametrize(
     ("clients", "why"),
     [
-        ([], "need at least one client, got none"),
-        ({}, "need at least one client, got none"),
-        ({"": np.ones((2, 2))}, "need client names that are not empty"),
-        ({"@server": np.ones((2, 2))}, "do not begin with '@'"),
-        ({1: np.ones((2, 2)), "1": np.ones((2, 2))}, "need client names that differ as text"),
+        ([], "There are no clients"),
+        ({}, "There are no clients"),
+        ({"": np.ones((2, 2))}, "name must not be empty"),
+        ({"@server": np.ones((2, 2))}, "must not begin with '@'"),
+        ({1: np.ones((2, 2)), "1": np.ones((2, 2))}, "names must differ as text"),
     ],
 )
 def test_clients_must_have_names(clients: Any, why: str) -> None:
@@ -225,7 +225,7 @@ def test_a_list_is_numbered_so_that_the_order_of_ids_is_its_order() -> None:
 
 @pytest.mark.parametrize("options", [{"threads": 0}, {"threads": -1}, {"max_open": 0}])
 def test_threads_and_open_clients_are_at_least_one(options: dict[str, int]) -> None:
-    with pytest.raises(InputError, match="need threads and max_open of at least 1, got"):
+    with pytest.raises(InputError, match="threads and max_open must be at least 1, but are"):
         InProcess([0], **options)
 
 

@@ -86,7 +86,7 @@ def test_a_clients_own_components_as_scikit_learn_has_them(scale: bool) -> None:
     model = PersonalizedPCA(2, scale=scale, random_state=0).fit(CLIENTS)
     for client in CLIENTS:
         same(model.to_sklearn(client).transform(NEW), model.transform(NEW, client), 1e-12)
-    with pytest.raises(InputError, match="need client="):
+    with pytest.raises(InputError, match="client=… must say whose rows"):
         model.to_sklearn()
     clipped = PersonalizedPCA(2, clip=2.0, random_state=0).fit(CLIENTS)
     with pytest.raises(InputError, match="without clip"):

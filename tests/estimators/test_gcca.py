@@ -164,7 +164,7 @@ def test_a_rank_deficient_view_is_the_view_without_what_it_repeats() -> None:
 def test_more_features_than_rows_need_a_ridge() -> None:
     rng = np.random.default_rng(0)
     views = [rng.normal(size=(30, 50)), rng.normal(size=(30, 40))]
-    with pytest.raises(InputError, match=r"client '0'.*50 features fit any representation of its 30 rows.*ridge"):
+    with pytest.raises(InputError, match=r"client '0'.*50 features .* fit any representation of its 30 rows.*ridge"):
         FederatedGCCA(2).fit(views)
     model = FederatedGCCA(2, ridge=10.0, tol=1e-9, random_state=0).fit(views)
     assert largest_angle(model.common_, direct(views, 2, 10.0)[1]) <= 1e-6
@@ -173,7 +173,7 @@ def test_more_features_than_rows_need_a_ridge() -> None:
 def test_more_components_than_the_rank() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, 3))
-    with pytest.raises(InputError, match=r"need n_components from 1 to .* 6 at most, got 7"):
+    with pytest.raises(InputError, match=r"n_components must be from 1 to 6, .* but is 7"):
         FederatedGCCA(7).fit([X, rng.normal(size=(50, 3))])
     for solver in ("krylov", "altmaxvar"):
         model = FederatedGCCA(5, solver=solver, random_state=0)
@@ -196,9 +196,9 @@ def test_ids_are_matched_across_kinds_of_tables(tmp_path: Path) -> None:
     swapped = frames[1].iloc[[1, 0, *range(2, 150)]]
     with pytest.raises(InputError, match=r"2 of 150 rows differ .* same ids in another order"):
         FederatedGCCA(2).fit([frames[0], swapped, frames[2]], ids="patient")
-    with pytest.raises(InputError, match="need the column 'person', the table has patient"):
+    with pytest.raises(InputError, match=r"There is no column 'person'\. The table has patient"):
         FederatedGCCA(2).fit(frames, ids="person")
-    with pytest.raises(InputError, match="need a column 'patient', this table's columns have no names"):
+    with pytest.raises(InputError, match="There is no column 'patient', because this table's columns have no names"):
         FederatedGCCA(2).fit(views, ids="patient")
 
 
@@ -208,7 +208,7 @@ def test_ids_given_as_lists() -> None:
     FederatedGCCA(2).fit(views, ids=[np.arange(150)] * 3)
     with pytest.raises(InputError, match="149 of 150 rows differ"):
         FederatedGCCA(2).fit(views, ids=[range(150), [0, *range(2, 151)], range(150)])
-    with pytest.raises(InputError, match="need ids for each of the 3 views, got 2"):
+    with pytest.raises(InputError, match="must be ids for each of the 3 views, but there are 2"):
         FederatedGCCA(2).fit(views, ids=[range(150), range(150)])
 
 
@@ -220,31 +220,31 @@ def test_a_held_out_alignment_can_stop_it() -> None:
     assert model.n_rounds_ < 50
     assert model.converged_
     assert best > 1 / 100
-    with pytest.raises(InputError, match="need held_out rows"):
+    with pytest.raises(InputError, match="patience looks at held-out rows, but none were given"):
         model.fit(views)
-    with pytest.raises(InputError, match="need the 6 features of the view in its held_out rows, got 9"):
+    with pytest.raises(InputError, match="The held_out rows have 9 features, but the view has 6"):
         model.fit(views, held_out=[views[1]] * 3)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_components": 0}, "need n_components to be an integer of at least 1, got 0"),
-        ({"n_components": 2.0}, "need n_components"),
-        ({"solver": "altmaxva"}, "did you mean 'altmaxvar'"),
-        ({"solver": Ssi()}, "need a solver of krylov"),
-        ({"local_solver": "newton"}, "need local exact, gradient or sgd"),
-        ({"local_solver": "sgd"}, "need a batch of at least one entity"),
-        ({"batch_size": 0}, "need batch_size to be None or an integer of at least 1"),
-        ({"patience": 0}, "need patience"),
-        ({"bits": 1}, "need bits to be an integer from 2 to 16"),
+        ({"n_components": 0}, "n_components must be an integer of at least 1, but is 0"),
+        ({"n_components": 2.0}, "n_components must be an integer of at least 1, but is 2.0"),
+        ({"solver": "altmaxva"}, "Did you mean 'altmaxvar'"),
+        ({"solver": Ssi()}, "solver must be one of krylov.* but is a Ssi"),
+        ({"local_solver": "newton"}, "local_solver must be a known name, but is 'newton'. Known: exact, gradient, sgd"),
+        ({"local_solver": "sgd"}, "need batch_size of at least 1 entity, but it is 0"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1 or None, but is 0"),
+        ({"patience": 0}, "patience must be an integer of at least 1 or None, but is 0"),
+        ({"bits": 1}, "bits must be an integer from 2 to 16, 'auto' or None, but is 1"),
         ({"bits": 3, "solver": "krylov"}, "use bits='auto'"),
         ({"bits": 3, "solver": "altmaxvar"}, "use solver='cutemaxvar'"),
         ({"bits": "auto", "solver": "altmaxvar"}, "bits='auto' is for solver 'krylov'"),
-        ({"bits": "auto", "tol": 0}, "tol above 1e-14"),
-        ({"ridge": -1.0}, "need ridge"),
-        ({"tol": 1.5}, "need tol"),
-        ({"secure": True}, "weights_ are those of single views"),
+        ({"bits": "auto", "tol": 0}, "with tol above 1e-14"),
+        ({"ridge": -1.0}, "ridge must be a number from 0 to below inf, but is -1.0"),
+        ({"tol": 1.5}, "tol must be a number from 0 to below 1, but is 1.5"),
+        ({"secure": True}, "weights_ belong to single views"),
         ({"privacy": "some"}, "no known sensitivity"),
     ],
     ids=str,
@@ -257,12 +257,12 @@ def test_bad_parameters_are_refused_by_fit(options: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("views", "message"),
     [
-        (np.eye(5), "need a list or mapping with one entry per view, got one ndarray"),
-        ([np.eye(5)], "need at least two views"),
-        ([np.eye(9)[:, :3], np.eye(8)[:, :3]], "9 rows as at client '0', got 8"),
+        (np.eye(5), "must be a list or a mapping with one entry per view, but they are one ndarray"),
+        ([np.eye(5)], "must be at least two views"),
+        ([np.eye(9)[:, :3], np.eye(8)[:, :3]], "client '0' has 9 rows and client '1' has 8"),
         ([np.eye(9)[:, :3], np.eye(9)[:, :3] * np.nan], r"client '1'.*NaN"),
-        ([np.eye(9)[:, :3], np.array([["a"] * 2] * 9)], "need columns of numbers"),
-        ([np.eye(9)[:, :3], "nowhere.npy"], "nowhere.npy is not there"),
+        ([np.eye(9)[:, :3], np.array([["a"] * 2] * 9)], "must be numeric"),
+        ([np.eye(9)[:, :3], "nowhere.npy"], "nowhere.npy does not exist"),
     ],
     ids=["array", "one", "rows", "nan", "text", "file"],
 )
@@ -272,12 +272,15 @@ def test_bad_views_are_refused(views: Any, message: str) -> None:
 
 
 def test_two_bits_warn() -> None:
-    with pytest.warns(UserWarning, match="2 bits leave one level on each side of zero and may diverge"):
+    with pytest.warns(UserWarning, match="2 bits leave one level on each side of zero, and the run may diverge"):
         FederatedGCCA(2, bits=2, tol=0, max_rounds=3).fit(make())
 
 
 def test_it_warns_if_it_did_not_converge() -> None:
-    with pytest.warns(ConvergenceWarning, match=r"need tol=1e-12, reached .* in 2 rounds"):
+    with pytest.warns(
+        ConvergenceWarning,
+        match=r"after 2 rounds .*, above tol=1e-12; use solver='krylov', raise max_rounds",
+    ):
         model = FederatedGCCA(2, solver="altmaxvar", tol=1e-12, max_rounds=2).fit(make())
     assert not model.converged_
     assert model.n_rounds_ == model.ledger_.rounds == 2
@@ -288,15 +291,15 @@ def test_transform_refuses_what_does_not_fit() -> None:
     with pytest.raises(NotFittedError):
         FederatedGCCA().transform(views)
     model = FederatedGCCA(2, random_state=0).fit(views)
-    with pytest.raises(InputError, match="need the 3 views of the fit, got 2"):
+    with pytest.raises(InputError, match=r"fitted on 3 views \(0, 1, 2\), but 2 were given"):
         model.transform(views[:2])
-    with pytest.raises(InputError, match="need the 6 features of view '0', got 9"):
+    with pytest.raises(InputError, match="View '0' has 6 features, but the table has 9"):
         model.transform([views[1]] * 3)
-    with pytest.raises(InputError, match="different numbers of rows"):
+    with pytest.raises(InputError, match="All views must have the same entities, but they have 150, 5 rows"):
         model.transform([views[0], views[1][:5], None])
-    with pytest.raises(InputError, match="at least one view"):
+    with pytest.raises(InputError, match="At least one view must be given"):
         model.transform([None] * 3)
-    with pytest.raises(InputError, match="need a view from 0 to 2"):
+    with pytest.raises(InputError, match="must be a number from 0 to 2"):
         model.transform_view(3, views[0])
     with pytest.raises(InputError, match="NaN or infinity"):
         model.transform_view(0, views[0] * np.nan)
@@ -312,7 +315,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     loaded = FederatedGCCA.load(tmp_path / "a")
     np.testing.assert_array_equal(loaded.transform(views), model.transform(views))
     assert loaded.get_params()["ridge"] == 1.0
-    with pytest.raises(InputError, match="need a FederatedPCA"):
+    with pytest.raises(InputError, match=r"holds a FederatedGCCA, not a FederatedPCA; use FederatedGCCA\.load"):
         FederatedPCA.load(tmp_path / "a")
 
 
@@ -333,7 +336,7 @@ def test_the_same_seed_gives_the_same_model_and_a_checkpoint_goes_on(tmp_path: P
 
     with pytest.raises(Killed):
         FederatedGCCA(max_rounds=9, checkpoint=tmp_path, callback=kill, **options).fit(views)
-    with pytest.raises(InputError, match="the checkpoint is at round 4, past max_rounds=3"):
+    with pytest.raises(InputError, match="The checkpoint is at round 4, past max_rounds=3"):
         FederatedGCCA(max_rounds=3, checkpoint=tmp_path, **options).fit(views)
     resumed = FederatedGCCA(max_rounds=9, checkpoint=tmp_path, **options).fit(views)
     np.testing.assert_array_equal(want.common_, resumed.common_)

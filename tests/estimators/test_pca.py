@@ -198,17 +198,17 @@ def test_a_fitted_model_works_in_a_pipeline(digits):
 def test_a_checkpoint_continues_and_is_not_mistaken(digits, tmp_path):
     parts = uneven(digits, 4)
     whole = FederatedPCA(3, solver="ssi", tol=1e-8, random_state=0).fit(parts)
-    with pytest.warns(ConvergenceWarning, match="raise max_rounds"):
+    with pytest.warns(ConvergenceWarning, match="Raise max_rounds"):
         FederatedPCA(3, solver="ssi", tol=1e-8, max_rounds=7, checkpoint=tmp_path, random_state=0).fit(parts)
     resumed = FederatedPCA(3, solver="ssi", tol=1e-8, checkpoint=tmp_path, random_state=0).fit(parts)
     assert np.array_equal(resumed.components_, whole.components_)
     assert "resumed after round 7" in resumed.ledger_.notes
-    with pytest.raises(InputError, match="belongs to another run: need seed = 1, it has 0"):
+    with pytest.raises(InputError, match="belongs to another run: seed is 1 here, but 0 in the checkpoint"):
         FederatedPCA(3, solver="ssi", tol=1e-8, checkpoint=tmp_path, random_state=1).fit(parts)
 
 
 def test_not_converged_says_what_to_raise(digits):
-    with pytest.warns(ConvergenceWarning, match="reached .* in 2 rounds; raise max_rounds"):
+    with pytest.warns(ConvergenceWarning, match=r"after 2 rounds at kkt .*, above tol=1e-06\. Raise max_rounds"):
         model = FederatedPCA(3, solver="ssi", max_rounds=2, random_state=0).fit(uneven(digits, 3))
     assert not model.converged_
 
@@ -224,7 +224,7 @@ def test_tol_zero_runs_all_rounds_without_a_warning(digits):
 def test_rank_deficient_data_give_what_exists(solver):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 3)) @ rng.normal(size=(3, 12))
-    with pytest.warns(UserWarning, match="got rank 3: there are only 3 components; lower n_components to 3"):
+    with pytest.warns(UserWarning, match="rank 3, so there are only 3 components, not 5; lower n_components to 3"):
         model = FederatedPCA(5, solver=solver, tol=1e-9, max_rounds=3000, random_state=0).fit(uneven(X, 4))
     assert model.components_.shape == (3, 12)
     np.testing.assert_allclose(model.components_, PCA(3, svd_solver="full").fit(X).components_, atol=1e-7)
@@ -249,20 +249,20 @@ GOOD = np.arange(12.0).reshape(4, 3) ** 2
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        ({"a": GOOD, "b": bad(np.nan)}, r"client 'b': need finite numbers, got NaN or infinity in 1 entries of 1 of 4"),
-        ({"a": GOOD, "b": bad(np.inf)}, r"client 'b': need finite numbers"),
-        ({"a": GOOD, "b": np.empty((0, 3))}, r"client 'b': need at least one row and one column, got 0 rows"),
-        ({"a": GOOD, "b": GOOD[:, :2]}, r"need 3 features as at client 'a', got 2 \(client 'b'\)"),
-        ({"a": GOOD, "b": GOOD[0]}, r"client 'b': need a table with rows and columns, got 1 dimension"),
-        ({"a": GOOD, "b": GOOD.astype(str)}, r"client 'b': need columns of numbers, got dtype"),
-        ({"a": GOOD, "b": GOOD.astype(complex)}, r"client 'b': need columns of numbers, got dtype complex"),
-        ({"a": GOOD, "b": "nowhere.csv"}, r"client 'b': need a readable file, nowhere.csv is not there"),
-        ({"a": GOOD, "b": object()}, r"client 'b': need an array, .* or a database, got object"),
-        ([], "need at least one client, got none"),
-        (GOOD, r"need a list or mapping .* got one ndarray; for a single client write fit\(\[X\]\)"),
-        ({"@a": GOOD}, "do not begin with '@'"),
-        ([np.ones((4, 3))], "all rows are equal"),
-        ([np.ones((1, 3))], "need"),
+        ({"a": GOOD, "b": bad(np.nan)}, r"client 'b': Rows must be finite numbers, .* was found in 1 of 4 rows"),
+        ({"a": GOOD, "b": bad(np.inf)}, r"client 'b': Rows must be finite numbers"),
+        ({"a": GOOD, "b": np.empty((0, 3))}, r"client 'b': A table must have at least one row .* \(0, 3\)"),
+        ({"a": GOOD, "b": GOOD[:, :2]}, "client 'a' has 3 features and client 'b' has 2"),
+        ({"a": GOOD, "b": GOOD[0]}, r"client 'b': A table must have rows and columns, but the shape .* \(3,\)"),
+        ({"a": GOOD, "b": GOOD.astype(str)}, r"client 'b': A table must be numeric, but the dtype .* <U"),
+        ({"a": GOOD, "b": GOOD.astype(complex)}, r"client 'b': A table must be numeric, but the dtype .* complex"),
+        ({"a": GOOD, "b": "nowhere.csv"}, r"client 'b': nowhere.csv does not exist"),
+        ({"a": GOOD, "b": object()}, r"client 'b': A table must be an array, .* or a database, but this is object"),
+        ([], "There are no clients"),
+        (GOOD, r"must be a list or a mapping .* one ndarray. For a single client write fit\(\[X\]\)"),
+        ({"@a": GOOD}, "must not begin with '@'"),
+        ([np.ones((4, 3))], "All rows are equal"),
+        ([np.ones((1, 3))], "All rows are equal"),
     ],
 )  # fmt: skip
 def test_bad_clients_get_one_clear_sentence(clients, message):
@@ -274,26 +274,26 @@ def test_names_and_their_order_must_agree():
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(GOOD, columns=["age", "dose", "size"])
     with pytest.raises(
-        InputError, match=r"need feature 0 to be 'age' as at client 'a', got 'size' \(client 'b'\); the same"
+        InputError, match=r"Feature 0 is 'age' at client 'a', but 'size' at client 'b'\. They have the same names"
     ):
         FederatedPCA(1).fit({"a": frame, "b": frame[["size", "dose", "age"]]})
-    with pytest.raises(InputError, match=r"need feature 1 to be 'dose' as at client 'a', got 'doze' \(client 'b'\)"):
+    with pytest.raises(InputError, match="Feature 1 is 'dose' at client 'a', but 'doze' at client 'b'"):
         FederatedPCA(1).fit({"a": frame, "b": frame.rename(columns={"dose": "doze"})})
-    with pytest.raises(InputError, match="need numbers in column 'age', got text"):
+    with pytest.raises(InputError, match="Column 'age' must be numeric, but it contains text"):
         FederatedPCA(1).fit({"a": frame.astype({"age": str})})
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_components": 4}, "need n_components to be an integer from 1 to the 3 features, got 4"),
-        ({"n_components": 0}, "need n_components"),
-        ({"n_components": 1.5}, "need n_components"),
-        ({"solver": "krilov"}, "need a known solver, got 'krilov'; did you mean 'krylov'"),
-        ({"tol": -1}, "need tol from 0"),
-        ({"max_rounds": 0}, "need max_rounds"),
-        ({"bits": 1, "solver": "ssi"}, "need bits to be an integer from 2 to 16, got 1"),
-        ({"random_state": "x"}, "need random_state"),
+        ({"n_components": 4}, "n_components must be at most the 3 features, but is 4"),
+        ({"n_components": 0}, "n_components must be an integer of at least 1, but is 0"),
+        ({"n_components": 1.5}, "n_components must be an integer of at least 1, but is 1.5"),
+        ({"solver": "krilov"}, "solver must be a known name, but is 'krilov'. Did you mean 'krylov'"),
+        ({"tol": -1}, "tol must be a number from 0 to below 1, but is -1"),
+        ({"max_rounds": 0}, "max_rounds must be an integer of at least 1, but is 0"),
+        ({"bits": 1, "solver": "ssi"}, "bits must be an integer from 2 to 16, 'auto' or None, but is 1"),
+        ({"random_state": "x"}, "random_state must be an integer of at least 0, a numpy Generator, .* but is 'x'"),
     ],
 )
 def test_bad_parameters_get_one_clear_sentence(options, message):
@@ -304,7 +304,7 @@ def test_bad_parameters_get_one_clear_sentence(options, message):
 def test_before_fit_nothing_is_transformed(digits):
     with pytest.raises(NotFittedError):
         FederatedPCA().transform(digits)
-    with pytest.raises(InputError, match="a federation has no pooled rows"):
+    with pytest.raises(InputError, match="A federation has no pooled rows"):
         FederatedPCA().fit_transform([digits])
 
 
@@ -313,7 +313,7 @@ def test_a_foreign_or_damaged_model_file_is_refused(digits, tmp_path):
     FederatedPCA(2, random_state=0).fit([digits]).save(path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])
-    with pytest.raises(InputError, match="need a fedspan model, cannot read"):
+    with pytest.raises(InputError, match="Cannot read the model in"):
         FederatedPCA.load(path)
     path.write_bytes(whole[:-3] + b"abc")
     with pytest.raises(InputError, match="is damaged"):

@@ -189,7 +189,7 @@ def test_participation(clients, method):
     ).fit(clients)
     assert model.components_.shape == (5, 3, 12)
     cohorts = {row["task"]: len(row["clients"]) for row in model.ledger_.rows() if row["event"] == "exchange"}
-    assert cohorts.pop("size") == cohorts.pop("collect") == 5
+    assert cohorts.pop("scan") == cohorts.pop("collect") == 5
     assert set(cohorts.values()) == {2}
 
 
@@ -226,13 +226,13 @@ def test_nan_is_refused_with_its_count(shared_data):
     z = shared_data("wisdm_v1_users")
     users = {str(u): z["X"][z["client"] == u] for u in np.unique(z["client"])}
     with pytest.raises(
-        InputError, match=r"client '\d+': need finite numbers, got NaN .* in \d+ entries of \d+ of"
+        InputError, match=r"client '\d+': Rows must be finite numbers, but NaN or infinity was found in \d+ of"
     ) as e:
         PersonalizedPCA(5).fit(users)
-    assert "drop those rows" in str(e.value)
+    assert "Drop those rows" in str(e.value)
     assert "SimpleImputer" in str(e.value)
     name = str(e.value).split("'")[1]
-    assert f"in {np.isnan(users[name]).sum()} entries" in str(e.value)
+    assert f"values affected: {np.isnan(users[name]).sum()};" in str(e.value)
 
 
 def test_features_of_different_scales_are_noticed(clients):
@@ -250,19 +250,19 @@ def test_features_of_different_scales_are_noticed(clients):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"n_components": 0}, "need n_components"),
-        ({"n_components": 13}, "from 1 to the 12 features"),
-        ({"method": "eigne"}, "did you mean 'eigen'"),
-        ({"shrinkage": -2}, "need shrinkage"),
-        ({"center": "mean"}, "need center"),
-        ({"clip": 0}, "need clip"),
+        ({"n_components": 0}, "n_components must be an integer of at least 1, but is 0"),
+        ({"n_components": 13}, "at most the 12 features"),
+        ({"method": "eigne"}, "Did you mean 'eigen'"),
+        ({"shrinkage": -2}, "shrinkage must be a number of at least 0 or 'auto', but is -2"),
+        ({"center": "mean"}, "center must be .*, but is 'mean'"),
+        ({"clip": 0}, "clip must be a number above 0 .*, but is 0"),
         ({"local_steps": 3}, "local_steps is for method='paper'"),
         ({"step": "safe", "method": "eigen"}, "step is for method='paper'"),
         ({"method": "eigen", "participation": Participation(count=2)}, "needs every client"),
         ({"participation": Participation(count=2, scheme=1)}, "scheme 2"),
-        ({"privacy": 1}, "RowDP"),
-        ({"secure": True}, "give collect=False"),
-        ({"tol": -1}, "need tol"),
+        ({"privacy": 1}, "privacy must be None, but is 1.*no known sensitivity"),
+        ({"secure": True}, "Give collect=False"),
+        ({"tol": -1}, "tol must be a number from 0 to below 1, but is -1"),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(clients, more, message):
@@ -271,20 +271,20 @@ def test_parameters_that_make_no_sense_are_refused(clients, more, message):
 
 
 def test_data_that_make_no_sense_are_refused(clients):
-    with pytest.raises(InputError, match="need data that vary"):
+    with pytest.raises(InputError, match="All rows are equal"):
         PersonalizedPCA(2).fit({"a": np.ones((4, 5)), "b": np.ones((3, 5))})
-    with pytest.raises(InputError, match="need data of rank 3, got 1"):
+    with pytest.raises(InputError, match="rank 1, so there are no 3 components"):
         PersonalizedPCA(3).fit({"a": np.outer(np.arange(4.0), np.ones(20))})
     with pytest.raises(InputError, match="one entry per client"):
         PersonalizedPCA(2).fit(np.ones((4, 5)))
     model = PersonalizedPCA(2, random_state=0).fit(clients)
-    with pytest.raises(InputError, match=r"whose rows these are, got None; known: ada, bo"):
+    with pytest.raises(InputError, match=r"whose rows these are, but is None. Known: ada, bo"):
         model.transform(clients["bo"])
-    with pytest.raises(InputError, match="did you mean 'ada'"):
+    with pytest.raises(InputError, match="Did you mean 'ada'"):
         model.transform(clients["bo"], client="adda")
-    with pytest.raises(InputError, match="need 12 features as in fit, got 5"):
+    with pytest.raises(InputError, match="fitted on 12 features, but the rows have 5"):
         model.transform(np.ones((3, 5)), client="bo")
-    with pytest.raises(InputError, match="need 2 coordinates"):
+    with pytest.raises(InputError, match="Rows must have 2 coordinates"):
         model.inverse_transform(np.ones((3, 5)), client="bo")
     with pytest.raises(InputError, match="NaN"):
         model.personalize(np.full((3, 12), np.nan))

@@ -5,11 +5,11 @@ import pytest
 
 from fedspan import FederatedClassifier, InputError, RowDP, VerticalFederatedClassifier
 from fedspan.algorithms import Sampling, Ssca
-from fedspan.algorithms.learning.samples import SampleClient
+from fedspan.algorithms.learning._samples import SampleClient
 from fedspan.core.protocol import tasks_of
 from fedspan.core.rng import Streams
 from fedspan.numerics.swish import Swish
-from fedspan.privacy.accountant import epsilon, multiplier
+from fedspan.privacy.accountant import epsilon, noise_multiplier
 
 
 def world(n: int = 3000, clients: int = 3):
@@ -35,7 +35,7 @@ def test_a_private_classifier_learns_and_spends_its_budget(method: str) -> None:
 
 
 def test_the_noise_counts_on_secret_sampling_and_on_no_more() -> None:
-    z, whole = multiplier(4.0, 1e-5, 60, 0.1), multiplier(4.0, 1e-5, 60)
+    z, whole = noise_multiplier(4.0, 1e-5, 60, 0.1), noise_multiplier(4.0, 1e-5, 60)
     assert z < whole / 2
     assert epsilon({(z, 0.1): 60}, 1e-5) <= 4.0
     client = SampleClient((np.ones((2000, 3)), np.zeros(2000, dtype=int)), hidden=2, classes=2, rate=0.1, row_norm=1.0)
@@ -78,8 +78,8 @@ def test_a_private_run_repeats_only_as_a_simulation() -> None:
         ({"cost_limit": 0.3}, "without limits"),
         ({"batch_size": None}, "needs a batch_size"),
         ({"class_weight": "balanced"}, "without class_weight"),
-        ({"privacy": RowDP(1.0, 0.1, 1.0)}, "delta below 1 / 600 rows"),
-        ({"privacy": "yes"}, "need privacy to be a fedspan.RowDP"),
+        ({"privacy": RowDP(1.0, 0.1, 1.0)}, "delta must be below 1 / 600 rows"),
+        ({"privacy": "yes"}, "privacy must be a RowDP object or None, but is 'yes'"),
     ],
     ids=str,
 )

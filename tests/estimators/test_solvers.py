@@ -11,7 +11,7 @@ from fedspan import Auto, FederatedPCA, FederatedSVD, InputError, Participation
 from fedspan.algorithms import FedPower, Krylov
 from fedspan.engines import Faults, InProcess
 from fedspan.errors import ClientError
-from fedspan.estimators.choice import Problem
+from fedspan.estimators.choice import ProblemSize
 from fedspan.numerics.orthonormal import largest_angle
 
 DIGITS = load_digits().data
@@ -31,7 +31,7 @@ def test_every_exact_solver_gives_the_same_components(estimator, solver):
 
 @pytest.mark.parametrize("solver", ["uda", "wda", "drsvd"])
 def test_inexact_solvers_come_near_and_say_that_it_is_all(solver):
-    with pytest.warns(ConvergenceWarning, match="this solver comes no further: use krylov or gram"):
+    with pytest.warns(ConvergenceWarning, match="This solver gets no further: use krylov or gram"):
         model = FederatedPCA(4, solver=solver, random_state=0).fit(PARTS)
     exact = FederatedPCA(4, solver="gram").fit(PARTS)
     assert not model.converged_
@@ -50,7 +50,7 @@ def test_svd_is_that_of_the_rows_as_they_are():
 def test_svd_saves_and_loads_as_svd(tmp_path):
     FederatedSVD(3, random_state=0).fit(PARTS).save(tmp_path / "m")
     assert FederatedSVD.load(tmp_path / "m").components_.shape == (3, 64)
-    with pytest.raises(InputError, match=r"need a FederatedPCA, .* holds a FederatedSVD"):
+    with pytest.raises(InputError, match="holds a FederatedSVD, not a FederatedPCA"):
         FederatedPCA.load(tmp_path / "m")
 
 
@@ -88,21 +88,22 @@ def test_a_loaded_model_is_a_warm_start_too(tmp_path):
 
 
 def test_auto_chooses_by_size_and_says_why():
-    small, large = Problem(1000, 10, 8, 50000), Problem(8000, 10, 8, 20000)
+    small, large = ProblemSize(1000, 10, 8, 50000), ProblemSize(8000, 10, 8, 20000)
     assert "one exact round" in Auto().choose(small)[1]
     assert isinstance(Auto().choose(large)[0], Krylov)
     slow_link = Auto(bandwidth=1e5, latency=0.01)
     assert isinstance(slow_link.choose(small)[0], Krylov)
     far_away = Auto(bandwidth=1e9, latency=10.0)
     assert type(far_away.choose(large)[0]).__name__ == "Gram"
-    assert isinstance(Auto().choose(Problem(50, 2, 8, 1000, partial=True))[0], FedPower)
+    assert isinstance(Auto().choose(ProblemSize(50, 2, 8, 1000, partial=True))[0], FedPower)
     model = FederatedPCA(2, random_state=0).fit(PARTS)
-    assert model.ledger_.notes[0].startswith("solver gram, because one exact round of d(d+1)/2 = 2,080 numbers")
+    assert model.ledger_.started.algorithm == "Gram"
+    assert model.ledger_.started.why.startswith("one exact round of 2,080 numbers per client should be faster (")
 
 
 def test_partial_participation_reaches_a_floor_and_says_what_it_is():
     parts = np.array_split(DIGITS, 40)
-    with pytest.warns(ConvergenceWarning, match=r"reached kkt .*, floor .* this solver comes no further"):
+    with pytest.warns(ConvergenceWarning, match=r"at kkt .*, floor .* This solver gets no further"):
         model = FederatedSVD(3, participation=Participation(fraction=0.2), max_rounds=300, random_state=0).fit(parts)
     exact = FederatedSVD(3, random_state=0).fit(parts)
     assert largest_angle(model.components_.T, exact.components_.T) < 0.3
@@ -132,7 +133,7 @@ def test_when_all_clients_drop_out_the_checkpoint_is_kept(tmp_path):
     options = {"solver": "ssi", "tol": 0, "checkpoint": tmp_path, "random_state": 0, "engine": gone}
     FederatedPCA(2, max_rounds=3, **options).fit(PARTS)
     kept = (tmp_path / "round.safetensors").read_bytes()
-    with pytest.raises(ClientError, match="need answers to 'multiply' from 4 clients, got 0 in round 4"):
+    with pytest.raises(ClientError, match="from 4 clients, but none answered in round 4 in 4 tries"):
         FederatedPCA(2, max_rounds=9, **options).fit(PARTS)
     assert (tmp_path / "round.safetensors").read_bytes() == kept
 
@@ -142,18 +143,18 @@ def test_when_all_clients_drop_out_the_checkpoint_is_kept(tmp_path):
     [
         (
             {"solver": "krylov", "participation": Participation(count=2)},
-            "the sum over a subset answers another problem",
+            "the sum over some clients answers another problem",
         ),
-        ({"solver": "gram", "local_steps": 3}, "local_steps is for solver 'fedpower' and 'localpower', got 'gram'"),
-        ({"solver": "gram", "bits": 4}, "bits=4 is for iterates that settle"),
+        ({"solver": "gram", "local_steps": 3}, "local_steps is for solver 'fedpower' and 'localpower', not for 'gram'"),
+        ({"solver": "gram", "bits": 4}, "bits=4 is for solvers whose iterates settle"),
         ({"solver": "krylov", "bits": 4}, "use bits='auto'"),
-        ({"solver": "ssi", "bits": "auto"}, "bits='auto' is for solver 'krylov' and 'davidson', got 'ssi'"),
-        ({"solver": "krylov", "bits": "auto", "tol": 0}, "need a tol above 1e-14 to choose the bits by"),
-        ({"participation": 0.1}, "need participation to be a fedspan.Participation"),
-        ({"privacy": object()}, "RowDP or a fedspan.PaperDP"),
-        ({"secure": "yes"}, "need secure to be True, False"),
-        ({"local_steps": 0}, "need local_steps"),
-        ({"participation": Participation(count=9)}, "need count from 1 to the 4 clients, got 9"),
+        ({"solver": "ssi", "bits": "auto"}, "bits='auto' is for solver 'krylov' and 'davidson', not for 'ssi'"),
+        ({"solver": "krylov", "bits": "auto", "tol": 0}, "tol must be above 1e-14 to choose the bits by it"),
+        ({"participation": 0.1}, "participation must be a Participation object or None, but is 0.1"),
+        ({"privacy": object()}, "privacy must be a RowDP object, a PaperDP object or None, but is <object"),
+        ({"secure": "yes"}, "secure must be True, False or a Secure object, but is 'yes'"),
+        ({"local_steps": 0}, "local_steps must be an integer of at least 1 or None, but is 0"),
+        ({"participation": Participation(count=9)}, "count must be from 1 to the 4 clients, but is 9"),
     ],
 )
 def test_what_a_solver_cannot_do_is_refused_with_the_reason(options, message):
@@ -162,11 +163,11 @@ def test_what_a_solver_cannot_do_is_refused_with_the_reason(options, message):
 
 
 def test_bad_participation_and_bandwidth():
-    with pytest.raises(InputError, match="need either fraction or count"):
+    with pytest.raises(InputError, match="Give either fraction or count"):
         Participation()
-    with pytest.raises(InputError, match="need scheme 1"):
+    with pytest.raises(InputError, match="scheme must be 1"):
         Participation(count=3, scheme=3)
-    with pytest.raises(InputError, match="need a bandwidth above 0"):
+    with pytest.raises(InputError, match="bandwidth must be above 0"):
         Auto(bandwidth=0)
 
 
@@ -187,7 +188,7 @@ def test_sparse_rows_are_never_made_dense(monkeypatch):
 def test_rank_deficient_data_give_what_exists_with_every_solver(solver):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 3)) @ rng.normal(size=(3, 12))
-    with pytest.warns(UserWarning, match="got rank 3: there are only 3 components"):
+    with pytest.warns(UserWarning, match="rank 3, so there are only 3 components, not 5"):
         model = FederatedPCA(5, solver=solver, tol=1e-9, random_state=0).fit(np.array_split(X, 4))
     exact = FederatedPCA(3, solver="gram").fit([X])
     assert largest_angle(model.components_.T, exact.components_.T) < 1e-9
@@ -209,5 +210,6 @@ def test_all_components_of_very_few_features(solver, bits, d):
 )
 def test_auto_takes_a_solver_that_can_do_what_is_asked(options, solver):
     model = FederatedPCA(2, tol=1e-4, random_state=0, **options).fit(PARTS)
-    assert model.ledger_.notes[0].startswith(f"solver {solver}, because")
+    assert model.ledger_.started.algorithm.lower() == solver
+    assert model.ledger_.started.why
     assert model.converged_

@@ -42,7 +42,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from world import federation
 
     from fedspan.deployment.kit import init_site
-    from fedspan.deployment.policy import ALGORITHMS
+    from fedspan.deployment.policy import ALGORITHM_NAMES
 
     folder = tmp_path_factory.mktemp("three")
     tables = write_tables(folder, THREE)
@@ -54,7 +54,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     pq.write_table(pq.read_table(folder / "south.parquet").rename_columns(names), folder / "renamed.parquet")
     tables["south"] |= {name: {"path": str(folder / f"{name}.parquet")} for name in ("renamed", "gone")}
     made = federation(folder / "federation", tables, secure=False)
-    allowed = [name for name in ALGORITHMS if name != "uda"]
+    allowed = [name for name in ALGORITHM_NAMES if name != "uda"]
     init_site(made.kit("north"), tables["north"], replace=True, secure=False, algorithms=allowed)
     with made:
         yield made

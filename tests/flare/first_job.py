@@ -13,7 +13,7 @@ from orders import THREE, new_run, order_for, order_for_estimator, order_with_no
 from world import collect, log_of, misbehave, plans_of, submit
 
 from fedspan.deployment.local import LocalFederation
-from fedspan.deployment.server_job import Order
+from fedspan.deployment.server_job import RunRequest
 
 # Algorithm, with secure sums. All others: over loopback, and with `long` for real.
 ALGORITHMS = [
@@ -40,15 +40,15 @@ class FirstJob:
         self.id: str | None = None
         self.outcomes: dict[str, dict[str, Any]] = {}
         self.plans: list[dict[str, Any]] = []
-        self.orders: dict[Any, Order] = {
-            "nonsense": Order(new_run(), "FederatedPCA", PCA, timeout=300.0),  # first: it uses up north's plans
+        self.orders: dict[Any, RunRequest] = {
+            "nonsense": RunRequest(new_run(), "FederatedPCA", PCA, timeout=300.0),  # first: it uses up north's plans
             **{key: order_for(*key) for key in ALGORITHMS},
             **{task: order_for_estimator(task) for task in ESTIMATORS},
             "noised": order_with_noise(),
             "refused": order_for("uda"),
-            "renamed": Order(new_run(), "FederatedPCA", PCA, table={"name": "renamed"}, timeout=300.0),
-            "gone": Order(new_run(), "FederatedPCA", PCA, table={"name": "gone"}, timeout=300.0),
-            "straggler": Order(
+            "renamed": RunRequest(new_run(), "FederatedPCA", PCA, table={"name": "renamed"}, timeout=300.0),
+            "gone": RunRequest(new_run(), "FederatedPCA", PCA, table={"name": "gone"}, timeout=300.0),
+            "straggler": RunRequest(
                 new_run(), "FederatedPCA", FEDPOWER, min_clients=2, secure={"enabled": False}, timeout=PATIENCE
             ),
         }

@@ -52,21 +52,21 @@ def assert_refused(done: Any, code: int, *words: str) -> None:
 
 def test_a_mistyped_kit_is_not_a_kit(three: Any, first_job: Any, job: Path, tmp_path: Path) -> None:
     first_job.submit()  # it is at work while the tests of this file run
-    assert_refused(call("run", job, "--on", tmp_path), 2, "need a FLARE kit")
-    assert_refused(call("run", job, "--on", three.kit("north")), 2, "need a researcher's kit", "is a site's")
-    assert_refused(call("site", "init", three.researcher, "--data", "x.csv"), 2, "need a site's kit")
-    assert_refused(call("site", "init", three.kit("north"), "--data", "x.csv"), 2, "is there already", "--replace")
+    assert_refused(call("run", job, "--on", tmp_path), 2, "is not a FLARE kit")
+    assert_refused(call("run", job, "--on", three.kit("north")), 2, "is a site's kit. Give a researcher's")
+    assert_refused(call("site", "init", three.researcher, "--data", "x.csv"), 2, "is a researcher's kit, not a site's")
+    assert_refused(call("site", "init", three.kit("north"), "--data", "x.csv"), 2, "already exists", "--replace")
 
 
 def test_a_port_that_is_taken_and_a_server_that_is_not_there(
     strangers: Any, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flare_admin, "_CONNECT", 2.0)  # nobody will answer, however long it waits
-    assert_refused(call("run", job, "--on", strangers.researcher), 1, "cannot be reached", "is it running")
+    assert_refused(call("run", job, "--on", strangers.researcher), 1, "cannot be reached", "Is it running")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", strangers.port))
         taken.listen()
-        assert_refused(call("site", "start", strangers.kit("localhost")), 2, f"port {strangers.port} is in use")
+        assert_refused(call("site", "start", strangers.kit("localhost")), 2, f"Port {strangers.port} is in use")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
@@ -102,8 +102,10 @@ def test_a_kit_that_has_expired_is_refused_at_once(strangers: Any, job: Path, tm
     old = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
     for kit in (site, researcher):
         (kit / "startup" / "client.crt").write_bytes(old)
-    assert_refused(call("site", "start", site), 2, "client.crt expired on", "have a new kit made")
-    assert_refused(call("run", job, "--on", researcher), 2, "client.crt expired on")
+    assert_refused(
+        call("site", "start", site), 2, "client.crt of this kit expired on", "Ask the coordinator for a new kit"
+    )
+    assert_refused(call("run", job, "--on", researcher), 2, "client.crt of this kit expired on")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,9 @@ def test_a_project_that_cannot_be(tmp_path: Path, words: list[str], says: str) -
 def test_a_project_file_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "p.yml").write_text("mine")
     words = ["--server", "localhost", "--sites", "north,south", "--researcher", "a@b.org"]
-    assert_refused(call("federation", "new", tmp_path / "p.yml", *words), 2, "is there already")
+    assert_refused(
+        call("federation", "new", tmp_path / "p.yml", *words), 2, "p.yml already exists; choose another path."
+    )
     assert (tmp_path / "p.yml").read_text() == "mine"
 
 
@@ -134,15 +138,15 @@ def test_a_job_for_a_federation_names_no_files(three: Any, job: Path) -> None:
 def test_sites_with_other_columns_are_named_with_the_first_difference(first_job: Any) -> None:
     outcome = first_job.outcome("renamed")
     assert outcome["input"]
-    assert "need feature 2 to be 'lab2' as at site 'east', got 'LAB2' (site 'south')" in outcome["error"]
+    assert "Feature 2 is 'lab2' at site 'east', but 'LAB2' at site 'south'" in outcome["error"]
 
 
 def test_a_site_without_its_data_says_so(first_job: Any) -> None:
     outcome = first_job.outcome("gone")
     assert outcome["input"]
-    assert "site 'south' refused" in outcome["error"]
-    assert "gone.parquet is not there" in outcome["error"]
-    assert "gone.parquet is not there" in first_job.log("south")
+    assert "Site 'south' refused" in outcome["error"]
+    assert "gone.parquet does not exist" in outcome["error"]
+    assert "gone.parquet does not exist" in first_job.log("south")
 
 
 @pytest.mark.parametrize("name", ["my kit", "o'brien", "a#b", "a\tb"])
@@ -150,7 +154,7 @@ def test_a_kit_in_a_folder_that_flare_cannot_start_jobs_in(strangers: Any, tmp_p
     kit = tmp_path / name
     shutil.copytree(strangers.kit("west"), kit, symlinks=True)
     init_site(kit, {"default": {"path": "x.csv"}}, replace=True)
-    assert_refused(call("site", "start", kit), 2, "path contains spaces, quotes", "move the kit")
+    assert_refused(call("site", "start", kit), 2, "path contains spaces, quotes", "Move the kit")
 
 
 def test_a_kit_starts_by_a_link_where_the_path_of_python_has_spaces(

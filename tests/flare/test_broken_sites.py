@@ -62,7 +62,7 @@ def test_a_straggler_does_not_hold_a_run_that_can_do_without(first_job: Any) -> 
     events = exchanges(Ledger.read(first_job.place("straggler") / "ledger.jsonl"))
     late = [event for event in events if event.task == "iterate_aligned"]
     assert [event.missing for event in late] == [("south",)] * job.FEDPOWER["max_rounds"]
-    assert late[0].failures["south"].startswith(f"no answer within {job.PATIENCE:g} s")
+    assert late[0].failures["south"].startswith(f"did not answer within {job.PATIENCE:g} s")
 
 
 @pytest.mark.long

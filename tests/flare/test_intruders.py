@@ -16,10 +16,10 @@ from orders import new_run
 from world import SERVER, environment, log_of, until
 
 from fedspan.deployment import flare_admin
-from fedspan.deployment.flare import job_folder
+from fedspan.deployment.flare_job import write_job
 from fedspan.deployment.kit import init_site
 from fedspan.deployment.local import LocalFederation, end_kit, start_kit
-from fedspan.deployment.server_job import Order
+from fedspan.deployment.server_job import RunRequest
 from fedspan.errors import ClientError
 
 pytestmark = pytest.mark.xdist_group("flare")
@@ -41,7 +41,7 @@ def odd_job(three: Any, first_job: Any, tmp_path_factory: pytest.TempPathFactory
     tree = json.loads(config.read_text(encoding="utf-8"))
     tree["components"].append({"id": "x", "path": "nvflare.app_common.np.np_trainer.NPTrainer", "args": {}})
     config.write_text(json.dumps(tree), encoding="utf-8")
-    with flare_admin.connected(three.researcher) as session:
+    with flare_admin.connect(three.researcher) as session:
         return str(session.submit_job(str(folder)))
 
 
@@ -49,7 +49,7 @@ def await_end(session: Any, job: str) -> str:
     """The status with which a job ends."""
     for _ in flare_admin.watch(session, job):
         pass
-    return flare_admin.status(session, job)
+    return flare_admin.read_status(session, job)
 
 
 def is_heard(port: int, root: Path, certificate: tuple[Path, Path] | None) -> bool:
@@ -83,25 +83,25 @@ def test_a_site_and_a_researcher_with_a_foreign_kit_do_not_get_in(
     try:
         with (
             pytest.raises(ClientError, match="cannot be reached"),
-            flare_admin.connected(foreign.researcher, timeout=8.0),
+            flare_admin.connect(foreign.researcher, timeout=8.0),
         ):
             pass
         until(lambda: "CERTIFICATE_VERIFY_FAILED" in log.read_text(encoding="utf-8", errors="replace"))
-        with flare_admin.connected(three.researcher) as session:
-            assert set(flare_admin.sites_of(session)) == set(three.sites)
+        with flare_admin.connect(three.researcher) as session:
+            assert set(flare_admin.list_sites(session)) == set(three.sites)
     finally:
         end_kit(kit, process, patience=0.0)
 
 
 def make_ordinary_job(folder: Path) -> Path:
-    return job_folder(folder, "by-hand", [Order(new_run(), **ORDER)], 3)
+    return write_job(folder, "by-hand", [RunRequest(new_run(), **ORDER)], 3)
 
 
 def test_a_job_with_code_in_it_is_refused(three: Any, tmp_path: Path) -> None:
     folder = make_ordinary_job(tmp_path / "job")
     (folder / "app" / "custom").mkdir()
     (folder / "app" / "custom" / "steal.py").write_text("import os\nos.system('true')\n")
-    with flare_admin.connected(three.researcher) as session:
+    with flare_admin.connect(three.researcher) as session:
         try:
             ended = await_end(session, str(session.submit_job(str(folder))))
         except Exception as error:
@@ -112,7 +112,7 @@ def test_a_job_with_code_in_it_is_refused(three: Any, tmp_path: Path) -> None:
 
 
 def test_a_job_that_names_another_class_is_refused_at_the_site(three: Any, odd_job: str) -> None:
-    with flare_admin.connected(three.researcher) as session:
+    with flare_admin.connect(three.researcher) as session:
         assert "COMPLETED" not in await_end(session, odd_job)
     assert "not in allow_list" in "".join(log_of(three, name) for name in (SERVER, *three.sites))
 
@@ -122,5 +122,5 @@ def test_a_job_that_a_site_does_not_want_is_refused_with_its_reason(first_job: A
     outcome = first_job.outcome("refused")
     assert not outcome["done"]
     assert "'north'" in outcome["error"]
-    assert "'uda' is not allowed here" in outcome["error"]
-    assert "'uda' is not allowed here" in first_job.log("north")
+    assert "'uda' is not allowed at this site" in outcome["error"]
+    assert "'uda' is not allowed at this site" in first_job.log("north")

@@ -14,7 +14,7 @@ from typing import Any
 from fedspan.deployment import flare_admin
 from fedspan.deployment.kit import init_site
 from fedspan.deployment.local import LocalFederation
-from fedspan.deployment.server_job import Order
+from fedspan.deployment.server_job import RunRequest
 
 MISCHIEF = Path(__file__).resolve().parent / "mischief"
 SERVER = "localhost"
@@ -35,16 +35,16 @@ def federation(folder: Path, tables: Mapping[str, Mapping[str, Mapping[str, Any]
     return made
 
 
-def submit(made: LocalFederation, orders: Sequence[Order]) -> str:
+def submit(made: LocalFederation, orders: Sequence[RunRequest]) -> str:
     """Send one job with those orders, and do not wait for it."""
-    with flare_admin.connected(made.researcher) as session:
+    with flare_admin.connect(made.researcher) as session:
         return flare_admin.submit(session, list(orders), len(made.sites))
 
 
-def collect(made: LocalFederation, job: str, orders: Sequence[Order], into: Path) -> dict[str, dict[str, Any]]:
+def collect(made: LocalFederation, job: str, orders: Sequence[RunRequest], into: Path) -> dict[str, dict[str, Any]]:
     """Wait for a job; the outcome of each order by its run. Ledgers and models are left in `into`/<run>."""
     outcomes = {}
-    with flare_admin.connected(made.researcher) as session:
+    with flare_admin.connect(made.researcher) as session:
         for _ in flare_admin.watch(session, job):
             pass
         for order in orders:

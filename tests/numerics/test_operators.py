@@ -49,7 +49,7 @@ def _memmap(A: np.ndarray, folder: Path) -> np.ndarray:
 @pytest.fixture(params=["one block", "many blocks"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many blocks":
-        monkeypatch.setattr(operators, "_BLOCK", 5 * D)
+        monkeypatch.setattr(operators, "_ROW_BLOCK", 5 * D)
         monkeypatch.setattr(operators, "_GRAM_BLOCK", (7 * D, 7 * D))
 
 
@@ -131,9 +131,9 @@ def test_squares_around_a_large_mean_do_not_cancel() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_not_finite_counts_entries_rows_and_names_the_first_column(kind: str, tmp_path: Path) -> None:
     A = values("float64")
-    assert Rows(KINDS[kind](A, tmp_path)).not_finite() == (0, 0, -1)
+    assert Rows(KINDS[kind](A, tmp_path)).count_not_finite() == (0, 0, -1)
     A[4, 3], A[4, 5], A[9, 2] = np.nan, np.inf, -np.inf
-    assert Rows(KINDS[kind](A, tmp_path)).not_finite() == (3, 2, 2)
+    assert Rows(KINDS[kind](A, tmp_path)).count_not_finite() == (3, 2, 2)
 
 
 @pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_array, sp.coo_array])
@@ -151,7 +151,7 @@ def test_sparse_rows_are_never_spread(kind: Callable[[Any], Any], monkeypatch: p
     tracemalloc.start()
     try:
         rows = Rows(A)
-        rows.sums(), rows.squares(None), rows.squares(mu), rows.not_finite()
+        rows.sums(), rows.squares(None), rows.squares(mu), rows.count_not_finite()
         rows.multiply(V, None, None), rows.multiply(V, mu, s)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -160,7 +160,7 @@ def test_sparse_rows_are_never_spread(kind: Callable[[Any], Any], monkeypatch: p
 
 
 def test_dense_rows_are_not_copied_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "_BLOCK", 1 << 14)
+    monkeypatch.setattr(operators, "_ROW_BLOCK", 1 << 14)
     A = np.ones((20_000, 50), dtype=np.uint8)
     mu, V = np.full(50, 0.5), np.ones((50, 2))
     tracemalloc.start()

@@ -10,12 +10,12 @@ from sklearn.decomposition import PCA
 from sklearn.utils.extmath import svd_flip
 
 from fedspan.numerics.orthonormal import (
+    fix_signs,
     largest_angle,
-    orthonormal,
+    orthonormalize,
     polar,
     projection_distance,
     random_orthonormal,
-    with_signs,
 )
 
 sizes = st.tuples(st.integers(0, 99), st.integers(1, 10), st.integers(1, 10)).map(
@@ -27,13 +27,13 @@ sizes = st.tuples(st.integers(0, 99), st.integers(1, 10), st.integers(1, 10)).ma
 def test_orthonormal_is_the_q_of_the_qr_with_a_positive_diagonal(size: tuple[int, int, int]) -> None:
     seed, d, k = size
     Y = np.random.default_rng(seed).normal(size=(d, k))
-    Q = orthonormal(Y)
+    Q = orthonormalize(Y)
     R = Q.T @ Y
     np.testing.assert_allclose(Q.T @ Q, np.eye(k), atol=1e-14)
     np.testing.assert_allclose(Q @ R, Y, atol=1e-13)
     np.testing.assert_allclose(np.tril(R, -1), 0, atol=1e-13)
     assert (np.diagonal(R) > 0).all()
-    np.testing.assert_allclose(orthonormal(Q), Q, atol=1e-13)
+    np.testing.assert_allclose(orthonormalize(Q), Q, atol=1e-13)
 
 
 @given(sizes)
@@ -51,13 +51,13 @@ def test_signs_are_those_of_scikit_learn(seed: int, data: st.DataObject) -> None
     X = np.random.default_rng(seed).normal(size=(30, 6))
     want = PCA(4, svd_solver="full").fit(X).components_
     flips = np.array(data.draw(st.lists(st.sampled_from([-1.0, 1.0]), min_size=4, max_size=4)))
-    np.testing.assert_array_equal(with_signs(want * flips[:, None]), want)
+    np.testing.assert_array_equal(fix_signs(want * flips[:, None]), want)
     U, _, Vt = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
-    np.testing.assert_array_equal(with_signs(Vt), svd_flip(U, Vt, u_based_decision=False)[1])  # only signs change
+    np.testing.assert_array_equal(fix_signs(Vt), svd_flip(U, Vt, u_based_decision=False)[1])  # only signs change
 
 
 def test_a_row_of_zeros_has_no_sign() -> None:
-    np.testing.assert_array_equal(with_signs(np.zeros((2, 3))), np.zeros((2, 3)))
+    np.testing.assert_array_equal(fix_signs(np.zeros((2, 3))), np.zeros((2, 3)))
 
 
 @pytest.mark.parametrize("angle", [1e-12, 1e-10, 1e-8, 1e-4, 0.3, np.pi / 2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedspan.numerics.precondition import corrections, low_rank, low_rank_at_once
+from fedspan.numerics.precondition import corrections, low_rank_sum, low_rank_sum_at_once
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def factors() -> list[np.ndarray]:
     return [*found, found[0]]  # the last brings nothing new: 12 directions of 16 columns
 
 
-@pytest.mark.parametrize("join", [lambda F: low_rank(F, most=99), low_rank_at_once], ids=["in turn", "at once"])
+@pytest.mark.parametrize("join", [lambda F: low_rank_sum(F, most=99), low_rank_sum_at_once], ids=["in turn", "at once"])
 def test_the_guess_is_the_sum_of_the_factors_squares(factors, join) -> None:
     P, lam = join(factors)
     M = sum(F @ F.T for F in factors)
@@ -26,14 +26,14 @@ def test_the_guess_is_the_sum_of_the_factors_squares(factors, join) -> None:
 
 
 def test_a_cut_keeps_the_leading_directions(factors) -> None:
-    P, lam = low_rank(factors[:1], most=2)
+    P, lam = low_rank_sum(factors[:1], most=2)
     w, U = np.linalg.eigh(factors[0] @ factors[0].T)
     np.testing.assert_allclose(lam, w[::-1][:2], rtol=1e-10)
     np.testing.assert_allclose(np.abs(np.sum(P * U[:, ::-1][:, :2], axis=0)), 1, rtol=1e-10)
 
 
 def test_corrections_are_those_of_dense_solves(factors) -> None:
-    P, lam = low_rank_at_once(factors)
+    P, lam = low_rank_sum_at_once(factors)
     theta, R = np.array([2.5 * lam[0], 0.3 * lam[-1]]), np.random.default_rng(1).normal(size=(30, 2))
     dense = [np.linalg.solve((P * lam) @ P.T - t * np.eye(30), R[:, j]) for j, t in enumerate(theta)]
     np.testing.assert_allclose(corrections(R, theta, P, lam), np.column_stack(dense), rtol=1e-8)

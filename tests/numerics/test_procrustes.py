@@ -8,13 +8,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspan.numerics.orthonormal import orthonormal
+from fedspan.numerics.orthonormal import orthonormalize
 from fedspan.numerics.procrustes import procrustes, sign_fixing
 
 
 def bases(seed: int, d: int, r: int) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
     rng = np.random.default_rng(seed)
-    return orthonormal(rng.normal(size=(d, r))), orthonormal(rng.normal(size=(d, r))), rng
+    return orthonormalize(rng.normal(size=(d, r))), orthonormalize(rng.normal(size=(d, r))), rng
 
 
 @given(seed=st.integers(0, 99), r=st.integers(1, 4))
@@ -24,15 +24,15 @@ def test_procrustes_is_orthogonal_and_no_other_rotation_is_nearer(seed: int, r: 
     np.testing.assert_allclose(D.T @ D, np.eye(r), atol=1e-13)
     best = np.linalg.norm(Z @ D - Z1)
     for _ in range(5):
-        O = orthonormal(rng.normal(size=(r, r)))  # noqa: E741 - the paper's letter
+        O = orthonormalize(rng.normal(size=(r, r)))  # noqa: E741 - the paper's letter
         assert best <= np.linalg.norm(Z @ O - Z1) + 1e-12
-        assert best <= np.linalg.norm(Z @ D @ orthonormal(np.eye(r) + 1e-3 * rng.normal(size=(r, r))) - Z1) + 1e-12
+        assert best <= np.linalg.norm(Z @ D @ orthonormalize(np.eye(r) + 1e-3 * rng.normal(size=(r, r))) - Z1) + 1e-12
 
 
 @given(seed=st.integers(0, 99), r=st.integers(1, 4))
 def test_procrustes_undoes_a_rotation(seed: int, r: int) -> None:
     Z, Z1, rng = bases(seed, 7, r)
-    O = orthonormal(rng.normal(size=(r, r)))  # noqa: E741
+    O = orthonormalize(rng.normal(size=(r, r)))  # noqa: E741
     np.testing.assert_allclose(Z @ O @ procrustes(Z @ O, Z), Z, atol=1e-12)
     np.testing.assert_allclose(Z @ O @ procrustes(Z @ O, Z1), Z @ procrustes(Z, Z1), atol=1e-12)
 

@@ -8,9 +8,9 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from fedspan.errors import InputError
-from fedspan.numerics.folds import Folded, Prep, leading_of, leading_of_sum, top
+from fedspan.numerics.folds import Folded, Prep, leading_eigenpairs, leading_eigenpairs_of_sum, top_eigenvectors
 from fedspan.numerics.orthonormal import largest_angle
-from fedspan.numerics.stiefel import align, distance, lift, random_point, retract, span_distance, sym, tangent
+from fedspan.numerics.stiefel import align, lift, random_point, retract, span_distance, sym, tangent, tangent_distance
 
 SIZES = [(5, 2), (30, 10), (7, 7), (4, 1)]
 
@@ -66,9 +66,9 @@ def test_distances(point):
     V = random_point(rng, d, r)
     A = V.T @ U
     skew, outside = (A - A.T) / 2, U - V @ A
-    np.testing.assert_allclose(distance(V, U) ** 2, (skew**2).sum() + (outside**2).sum(), atol=1e-12)
-    np.testing.assert_allclose(distance(V, U) ** 2, r - np.linalg.norm(sym(A)) ** 2, atol=1e-12)
-    assert distance(U, U) < 1e-13
+    np.testing.assert_allclose(tangent_distance(V, U) ** 2, (skew**2).sum() + (outside**2).sum(), atol=1e-12)
+    np.testing.assert_allclose(tangent_distance(V, U) ** 2, r - np.linalg.norm(sym(A)) ** 2, atol=1e-12)
+    assert tangent_distance(U, U) < 1e-13
     np.testing.assert_allclose(lift(V, U), tangent(V, U))
     sines = np.sin(scipy.linalg.subspace_angles(U, V))
     np.testing.assert_allclose(span_distance(V, U), np.sqrt((sines**2).mean()), atol=1e-7)
@@ -77,7 +77,7 @@ def test_distances(point):
     A = V.T @ turned
     np.testing.assert_allclose(A, A.T, atol=1e-12)
     assert np.linalg.eigvalsh(sym(A)).min() > -1e-12
-    np.testing.assert_allclose(distance(V, turned), span_distance(V, U) * np.sqrt(r), atol=1e-7)
+    np.testing.assert_allclose(tangent_distance(V, turned), span_distance(V, U) * np.sqrt(r), atol=1e-7)
 
 
 # --- rows by fold: both ways of holding them against the definition
@@ -109,7 +109,7 @@ def test_parts_are_the_second_moments_of_their_rows(shape, own, kind):
         np.testing.assert_allclose(P @ (P.T @ Q), Q, atol=1e-12)
         np.testing.assert_allclose(held.within(None), C.T @ C, rtol=1e-8, atol=1e-6)
         np.testing.assert_allclose(got.multiply(Q), B.T @ (B @ Q), rtol=1e-8, atol=1e-7)
-        S = got.leading(3)
+        S = got.leading_factor(3)
         np.testing.assert_allclose((S**2).sum(axis=0), np.linalg.eigvalsh(B.T @ B)[::-1][:3], rtol=1e-7)
         np.testing.assert_allclose(B.T @ (B @ S), S * (S**2).sum(axis=0), rtol=1e-6, atol=1e-6)
     whole = (X - (X.mean(axis=0) if own else mean)) / scale
@@ -122,8 +122,8 @@ def test_one_row_and_no_rows():
     train, test = rows.split(0)
     assert (train.n, test.n, train.trace) == (0, 1, 0.0)
     assert test.trace == 0.0  # around its own mean, as there is no other
-    assert not train.leading(3).any()
-    assert train.leading(3).shape == (5, 3)
+    assert not train.leading_factor(3).any()
+    assert train.leading_factor(3).shape == (5, 3)
 
 
 def test_clipping_is_by_median_and_mad_and_leaves_columns_without_a_scale():
@@ -140,10 +140,10 @@ def test_clipping_is_by_median_and_mad_and_leaves_columns_without_a_scale():
 def test_leading_eigenpairs_of_a_sum(columns):
     S = np.random.default_rng(2).normal(size=(12, columns))
     w, E = np.linalg.eigh(S @ S.T)
-    for Q, got in (leading_of_sum(S, 3), leading_of(S @ S.T, 3)):
+    for Q, got in (leading_eigenpairs_of_sum(S, 3), leading_eigenpairs(S @ S.T, 3)):
         np.testing.assert_allclose(got, w[::-1][:3], rtol=1e-10)
         assert largest_angle(Q, E[:, -3:]) < 1e-7
-        assert largest_angle(Q, top(S @ S.T, 3)) < 1e-7
-    Q, got = leading_of_sum(np.zeros((6, 4)), 3)  # nothing to find: still a basis
+        assert largest_angle(Q, top_eigenvectors(S @ S.T, 3)) < 1e-7
+    Q, got = leading_eigenpairs_of_sum(np.zeros((6, 4)), 3)  # nothing to find: still a basis
     np.testing.assert_allclose(Q.T @ Q, np.eye(3), atol=1e-14)
     assert not got.any()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedspan.errors import InputError
 from fedspan.numerics import surrogate
-from fedspan.numerics.surrogate import Surrogate, blend, minimise, nothing
+from fedspan.numerics.surrogate import Surrogate, blend_surrogate, minimise, zero_surrogate
 
 
 def clarabel(F: Surrogate, c: float) -> tuple[np.ndarray, float]:
@@ -105,7 +105,7 @@ def test_a_solver_that_stops_early_is_not_certified(monkeypatch: pytest.MonkeyPa
     F = random_surrogate(np.random.default_rng(1), 3, 40, shift=1.0)
     good = minimise(F, 1e5)
     assert good.certified
-    monkeypatch.setattr(surrogate, "_STEPS", 1)
+    monkeypatch.setattr(surrogate, "_NEWTON_STEPS", 1)
     cut = minimise(F, 1e5)
     assert not cut.certified
     assert cut.dual <= good.primal * (1 + 1e-9)
@@ -175,11 +175,11 @@ def test_the_gain_of_a_step_is_the_difference_of_two_values() -> None:
 def test_a_surrogate_is_the_weighted_mean_of_the_samples_surrogates() -> None:
     """(3) and (14) by their definition, with F̄⁽⁰⁾ = 0."""
     rng = np.random.default_rng(2)
-    F, tau, probe = nothing(2, 4), np.array([1.0, 0.05, 0.2]), rng.normal(size=4)
+    F, tau, probe = zero_surrogate(2, 4), np.array([1.0, 0.05, 0.2]), rng.normal(size=4)
     want = np.zeros(3)
     for rho in (1.0, 0.7, 0.2):
         values, slopes, omega = rng.normal(size=3), rng.normal(size=(3, 4)), rng.normal(size=4)
-        F = blend(F, rho, values, slopes, omega, tau)
+        F = blend_surrogate(F, rho, values, slopes, omega, tau)
         step = probe - omega
         want = (1 - rho) * want + rho * (values + slopes @ step + tau * (step @ step))
     np.testing.assert_allclose(F(probe), want, rtol=1e-12)
@@ -187,7 +187,7 @@ def test_a_surrogate_is_the_weighted_mean_of_the_samples_surrogates() -> None:
 
 def test_the_norm_is_its_own_surrogate() -> None:
     omega = np.random.default_rng(3).normal(size=6)
-    F = blend(nothing(0, 6), 1.0, np.array([omega @ omega]), 2 * omega[None], omega, np.ones(1))
+    F = blend_surrogate(zero_surrogate(0, 6), 1.0, np.array([omega @ omega]), 2 * omega[None], omega, np.ones(1))
     np.testing.assert_allclose(F(2 * omega + 1), (2 * omega + 1) @ (2 * omega + 1))
 
 

@@ -10,10 +10,12 @@ from fedspan import Ledger, RowDP
 from fedspan.algorithms import NoisyGram
 from fedspan.algorithms.spectral.noisy import PrivateClient
 from fedspan.core.ledger import Exchange
+from fedspan.core.protocol import declared_releases
 from fedspan.errors import InputError, PrivacyError
-from fedspan.privacy.accountant import epsilon, gaussian_mu, multiplier, paper_multiplier
+from fedspan.privacy.accountant import epsilon, gaussian_mu, noise_multiplier, paper_multiplier
 from fedspan.privacy.budget import Budget
-from fedspan.privacy.plan import Release, plan_for
+from fedspan.privacy.plan import plan_for
+from fedspan.privacy.release import Release
 
 
 def delta_of(mu: float, eps: float) -> float:
@@ -24,7 +26,7 @@ def delta_of(mu: float, eps: float) -> float:
 @pytest.mark.parametrize(("eps", "delta"), [(0.1, 1e-6), (1.0, 1e-6), (1.0, 1e-9), (4.0, 1e-5)])
 @pytest.mark.parametrize("times", [1, 10, 40])
 def test_the_noise_is_what_the_closed_form_asks_for(eps: float, delta: float, times: int) -> None:
-    z = multiplier(eps, delta, times)
+    z = noise_multiplier(eps, delta, times)
     mu = math.sqrt(times) / z
     assert delta_of(mu, eps) <= delta * (1 + 1e-6), "not too little"
     assert delta_of(mu * 1.0005, eps) > delta, "and hardly more than needed"
@@ -41,19 +43,19 @@ def test_releases_of_different_noise_add_up_as_one_gaussian() -> None:
 def test_nothing_costs_nothing_and_no_noise_costs_all() -> None:
     assert epsilon({}, 1e-6) == 0
     assert epsilon({(0.0, 1.0): 1}, 1e-6) == math.inf
-    with pytest.raises(InputError, match="delta between 0 and 1"):
+    with pytest.raises(InputError, match="delta must be between 0 and 1"):
         epsilon({}, 1.0)
 
 
 def test_the_papers_formula_asks_for_at_least_eight_times_as_much_over_forty_rounds() -> None:
-    ratio = paper_multiplier(1.0, 1e-6, 40) / multiplier(1.0, 1e-6, 40)
+    ratio = paper_multiplier(1.0, 1e-6, 40) / noise_multiplier(1.0, 1e-6, 40)
     assert ratio >= 8
-    assert paper_multiplier(10.0, 1e-6, 1) < multiplier(10.0, 1e-6, 1), "and for one round at ε = 10 too little"
+    assert paper_multiplier(10.0, 1e-6, 1) < noise_multiplier(10.0, 1e-6, 1), "and for one round at ε = 10 too little"
 
 
 def test_secret_sampling_of_rows_needs_less_noise() -> None:
-    z = multiplier(1.0, 1e-6, times=50, q=0.05)
-    assert z < multiplier(1.0, 1e-6, times=50) / 5
+    z = noise_multiplier(1.0, 1e-6, times=50, q=0.05)
+    assert z < noise_multiplier(1.0, 1e-6, times=50) / 5
     assert epsilon({(z, 0.05): 50}, 1e-6) <= 1.0 < epsilon({(z * 0.99, 0.05): 50}, 1e-6)
 
 
@@ -77,16 +79,16 @@ def test_the_ledger_counts_what_left_the_client_that_released_most(tmp_path) -> 
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        ({"epsilon": 0.0}, "epsilon above 0"),
-        ({"epsilon": -1.0}, "epsilon above 0"),
-        ({"epsilon": float("nan")}, "epsilon above 0"),
-        ({"delta": 0.0}, "delta above 0"),
-        ({"delta": 1.0}, "delta above 0"),
-        ({"row_norm": None}, "reading it from the data would leak"),
-        ({"row_norm": 0.0}, "row_norm above 0"),
-        ({"row_norm": math.inf}, "row_norm above 0"),
+        ({"epsilon": 0.0}, "epsilon must be above 0"),
+        ({"epsilon": -1.0}, "epsilon must be above 0"),
+        ({"epsilon": float("nan")}, "epsilon must be above 0"),
+        ({"delta": 0.0}, "delta must be above 0"),
+        ({"delta": 1.0}, "delta must be above 0"),
+        ({"row_norm": None}, "Reading it from the data would leak"),
+        ({"row_norm": 0.0}, "row_norm must be above 0"),
+        ({"row_norm": math.inf}, "row_norm must be above 0"),
         ({"neighbours": "both"}, "'add-remove' or 'replace-one'"),
-        ({"expect": 0.0}, "expect above 0"),
+        ({"expect": 0.0}, "expect must be above 0"),
     ],
     ids=str,
 )
@@ -96,8 +98,8 @@ def test_a_wish_that_makes_no_sense_is_refused(bad: dict, says: str) -> None:
 
 
 def test_a_plan_spends_all_of_the_budget_and_no_more() -> None:
-    planned = [Release(*p) for p in NoisyGram(k=2).planned()]
-    plan = plan_for(RowDP(1.0, 1e-6, 2.0), PrivateClient, planned)
+    planned = NoisyGram(k=2).planned()
+    plan = plan_for(RowDP(1.0, 1e-6, 2.0), declared_releases(PrivateClient), planned)
     spent = {(plan.multiplier(task), 1.0): times for task, times in plan.limits.items()}
     assert epsilon(spent, 1e-6) == pytest.approx(1.0, rel=1e-3)
     assert epsilon(spent, 1e-6) <= 1.0 + 1e-5
@@ -105,9 +107,9 @@ def test_a_plan_spends_all_of_the_budget_and_no_more() -> None:
 
 def test_what_has_no_sensitivity_has_no_plan() -> None:
     with pytest.raises(InputError, match="without a known sensitivity"):
-        plan_for(RowDP(1.0, 1e-6, 1.0), PrivateClient, [Release("multiply_on_grid", "Y", 1, 1.0)])
+        plan_for(RowDP(1.0, 1e-6, 1.0), declared_releases(PrivateClient), [Release("multiply_on_grid", "Y", 1, 1.0)])
     with pytest.raises(InputError, match="also releases 'longer'"):
-        plan_for(RowDP(1.0, 1e-6, 1.0), PrivateClient, [Release("census", "n", 1, 1.0)])
+        plan_for(RowDP(1.0, 1e-6, 1.0), declared_releases(PrivateClient), [Release("census", "n", 1, 1.0)])
 
 
 def test_a_budget_is_kept_over_runs_and_refuses_what_would_exceed_it(tmp_path) -> None:
@@ -130,13 +132,12 @@ def test_a_budget_that_cannot_be_read_stops_everything(tmp_path, text) -> None:
     path = tmp_path / "b.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(PrivacyError, match="need a privacy budget"):
+    with pytest.raises(PrivacyError, match="Cannot read a privacy budget"):
         Budget(path)
 
 
 def test_the_noise_multiplier_of_a_task_is_that_of_its_arrays_together() -> None:
-    plan = plan_for(
-        RowDP(1.0, 1e-6, 1.0), PrivateClient, [Release("census", "n", 1, 0.5), Release("census", "longer", 1, 0.5)]
-    )
+    releases = [Release("census", "n", 1, 0.5), Release("census", "longer", 1, 0.5)]
+    plan = plan_for(RowDP(1.0, 1e-6, 1.0), declared_releases(PrivateClient), releases)
     z = plan.noise["census"]["n"]
     np.testing.assert_allclose(plan.multiplier("census"), z / math.sqrt(2))

@@ -11,17 +11,18 @@ from fedspan import FederatedPCA, FederatedSVD, PaperDP, RowDP, run
 from fedspan.algorithms import Gram, NoisyGram, NoisyPower
 from fedspan.algorithms.spectral.noisy import PrivateClient
 from fedspan.audit.attacks import mu_lower_bound
-from fedspan.core.protocol import Replies, Sensitivity, tasks_of
+from fedspan.core.protocol import Replies, Sensitivity, declared_releases, tasks_of
 from fedspan.core.rng import SERVER, Streams
 from fedspan.engines import InProcess
 from fedspan.errors import ClientError, InputError, PrivacyError
 from fedspan.numerics.operators import Rows
-from fedspan.numerics.orthonormal import orthonormal, projection_distance
+from fedspan.numerics.orthonormal import orthonormalize, projection_distance
 from fedspan.privacy import noise
 from fedspan.privacy.accountant import gaussian_mu
 from fedspan.privacy.budget import Budget
 from fedspan.privacy.guard import Guard
-from fedspan.privacy.plan import Release, plan_for
+from fedspan.privacy.plan import plan_for
+from fedspan.privacy.release import Release
 
 DP = RowDP(epsilon=4.0, delta=1e-5, row_norm=2.0)
 
@@ -51,7 +52,7 @@ def test_rows_are_shortened_to_the_bound_and_no_more(form, shift) -> None:
     np.testing.assert_allclose(rows.multiply(V, mu, None), B.T @ (B @ V), rtol=1e-11, atol=1e-9)
     np.testing.assert_allclose(rows.squares(mu), (B**2).sum(axis=0), rtol=1e-11)
     np.testing.assert_allclose(rows.sums(), shortened(dense, 0.0, C).sum(axis=0), rtol=1e-11, atol=1e-9)
-    assert rows.longer() == np.sum(np.linalg.norm(dense, axis=1) > C)
+    assert rows.count_longer() == np.sum(np.linalg.norm(dense, axis=1) > C)
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -59,7 +60,7 @@ def test_one_row_changes_each_release_by_no_more_than_is_declared(replace: bool)
     """At the bound for the worst row: a sensitivity that is too small would be seen, one that is too large too."""
     rng, C, worst = np.random.default_rng(0), 1.7, {}
     for _ in range(60):
-        A, Z = table(12, 5, int(rng.integers(1 << 30))), orthonormal(rng.normal(size=(5, 3)))
+        A, Z = table(12, 5, int(rng.integers(1 << 30))), orthonormalize(rng.normal(size=(5, 3)))
         a, b = Z[:, 0] * 9.0, Z[:, 1] * 9.0  # longer than C, in the span of Z, at right angles
         more = [np.vstack([A, a]), np.vstack([A, b]) if replace else A]
         clients = [PrivateClient(rows, row_norm=C) for rows in more]
@@ -107,9 +108,9 @@ def drive(server, clients, plan, rng, system=True):
         task = tasks_of(server.client)[ask.task]
         total = {}
         for name, client in clients.items():
-            out = guards[name].protect(task, task.call(client, None, ask.arrays, rng)[1], rng)
+            out = guards[name].protect(task.name, task.releases, task.call(client, None, ask.arrays, rng)[1], rng)
             total = {k: total.get(k, 0) + v for k, v in out.items()}
-        replies = plan.restored(ask, Replies(tuple(clients), total=total), server.client)
+        replies = Replies(tuple(clients), total=plan.to_numbers(task.name, task.releases, total))
         seen.append((ask, replies.total))
         return replies
 
@@ -154,7 +155,7 @@ def audit(server, plan, true_plan, runs: int) -> float:
                 else:
                     one, two = known[ask.task]
                 for name, x in total.items():
-                    sigma = plan.noise[ask.task][name] * plan.sensitivity(task, name)
+                    sigma = plan.noise[ask.task][name] * plan.sensitivity(task.name, name, task.releases[name])
                     change = np.asarray(one[name] - two[name], dtype=float)
                     middle = (np.asarray(one[name], dtype=float) + two[name]) / 2
                     score += float(np.sum((x - middle) * change)) / sigma**2
@@ -165,7 +166,7 @@ def audit(server, plan, true_plan, runs: int) -> float:
 @pytest.mark.parametrize("name", SOLVERS)
 def test_an_audit_of_two_neighbouring_tables_passes_and_fails_for_half_the_noise(name: str) -> None:
     server, promised = SOLVERS[name], gaussian_mu(DP.epsilon, DP.delta)
-    plan = plan_for(DP, PrivateClient, [Release(*p) for p in server.planned()])
+    plan = plan_for(DP, declared_releases(PrivateClient), server.planned())
     halved = {task: {array: z / 2 for array, z in arrays.items()} for task, arrays in plan.noise.items()}
     weak = type(plan)(**{**vars(plan), "noise": halved})
     assert audit(server, plan, plan, 300) <= promised
@@ -184,8 +185,8 @@ def test_a_private_pca_spends_its_budget_and_finds_the_components() -> None:
     assert pca.n_samples_ != 20_000, "the number of rows is noised"
     assert abs(pca.n_samples_ - 20_000) < 500
     np.testing.assert_allclose(pca.mean_, A.mean(axis=0), atol=0.05)
-    assert any("expected projection distance" in note for note in pca.ledger_.notes)
-    assert any("with the variances that were found" in note for note in pca.ledger_.notes)
+    assert any("Expected projection distance" in note for note in pca.ledger_.notes)
+    assert any("With the variances that were found" in note for note in pca.ledger_.notes)
     assert {row["task"] for row in pca.ledger_.rows() if row["event"] == "exchange"} == {"census", "add_up", "triangle"}
 
 
@@ -219,11 +220,11 @@ def test_every_private_solver_finds_a_clear_direction(solver) -> None:
         ({"solver": "localpower"}, "no known sensitivity"),
         ({"solver": "uda"}, "no known sensitivity"),
         ({"solver": Gram()}, "cannot keep row-level privacy"),
-        ({"scale": True}, "public ones"),
+        ({"scale": True}, "by public numbers instead"),
         ({"bits": 4, "solver": "ssi"}, "bits cannot be combined"),
-        ({"local_steps": 4, "solver": "fedpower"}, "leave local_steps out"),
-        ({"privacy": RowDP(1.0, 0.01, 2.0)}, "delta below 1 / 400 rows"),
-        ({"privacy": 1.0}, "RowDP or a fedspan.PaperDP"),
+        ({"local_steps": 4, "solver": "fedpower"}, "local_steps cannot be combined with privacy=RowDP.*leave it out"),
+        ({"privacy": RowDP(1.0, 0.01, 2.0)}, "delta must be below 1 / 400 rows"),
+        ({"privacy": 1.0}, "must be a RowDP object, a PaperDP object or None"),
     ],
     ids=str,
 )
@@ -237,27 +238,26 @@ def test_what_cannot_be_private_is_refused_before_anything_is_sent(options: dict
 
 
 def test_a_hopeless_run_warns_before_anything_is_sent() -> None:
-    with pytest.warns(UserWarning, match="above 0.3 the components say little"):
+    with pytest.warns(UserWarning, match="Above 0.3 the components say little"):
         FederatedPCA(2, privacy=RowDP(0.1, 1e-6, 2.0), random_state=0).fit([table()] * 5)
 
 
 def test_a_question_that_is_not_planned_is_not_sent() -> None:
-    plan = plan_for(DP, PrivateClient, [Release("triangle", "G", 1, 1.0)])
+    plan = plan_for(DP, declared_releases(PrivateClient), [Release("triangle", "G", 1, 1.0)])
     with pytest.raises(PrivacyError, match="'census' is not in the privacy plan"):
         run(NoisyGram(k=1), InProcess([table()]), rounds=1, seed=0, privacy=plan)
 
 
 def test_a_client_counts_for_itself() -> None:
-    plan = plan_for(DP, PrivateClient, [Release("triangle", "G", 1, 1.0)])
+    plan = plan_for(DP, declared_releases(PrivateClient), [Release("triangle", "G", 1, 1.0)])
     guard, task = Guard(plan), tasks_of(PrivateClient)["triangle"]
     reply = task.call(PrivateClient(table(), row_norm=2.0), None, {}, None)[1]
-    guard.protect(task, reply, Streams(0, 1, 0, "a"))
-    with pytest.raises(PrivacyError, match="would exceed the plan of 1"):
-        guard.protect(task, reply, Streams(0, 2, 0, "a"))
+    guard.protect(task.name, task.releases, reply, Streams(0, 1, 0, "a"))
+    with pytest.raises(PrivacyError, match="would exceed the plan, which allows 1"):
+        guard.protect(task.name, task.releases, reply, Streams(0, 2, 0, "a"))
+    census, counts = tasks_of(PrivateClient)["census"], {"n": np.array(1), "longer": np.array(0)}
     with pytest.raises(PrivacyError, match="not in the privacy plan"):
-        guard.protect(
-            tasks_of(PrivateClient)["census"], {"n": np.array(1), "longer": np.array(0)}, Streams(0, 1, 0, "a")
-        )
+        guard.protect(census.name, census.releases, counts, Streams(0, 1, 0, "a"))
 
 
 def test_a_repeated_round_is_charged_and_one_too_many_is_not_sent(tmp_path) -> None:
@@ -265,7 +265,7 @@ def test_a_repeated_round_is_charged_and_one_too_many_is_not_sent(tmp_path) -> N
     from fedspan import Ledger
 
     server = NoisyPower(k=1, d=6, width=2, rounds=2, center=False)
-    plan = plan_for(DP, PrivateClient, [Release(*p) for p in server.planned()])
+    plan = plan_for(DP, declared_releases(PrivateClient), server.planned())
     ledger = Ledger()
     run(server, InProcess([table()]), rounds=1, seed=0, privacy=plan, ledger=ledger)
     with pytest.raises(PrivacyError, match="would exceed the privacy budget: 1 are planned and 1 were sent"):
@@ -277,7 +277,7 @@ def test_clients_keep_budgets_over_runs(tmp_path) -> None:
     clients = {"north": table(), "south": table(300, seed=1)}
     dp = RowDP(1.0, 1e-6, 2.0, budgets=tmp_path)
     fit = FederatedPCA(1, privacy=dp, random_state=0).fit
-    with pytest.raises(PrivacyError, match="need a privacy budget"):
+    with pytest.raises(PrivacyError, match="Cannot read a privacy budget"):
         fit(clients)
     for name in clients:
         Budget.grant(tmp_path / f"{name}.json", 1.2, 1e-6)
@@ -309,12 +309,14 @@ def test_the_papers_noise_is_labelled_as_what_it_is() -> None:
 @pytest.mark.parametrize("m", [1, 10])
 def test_clients_of_a_secure_sum_share_its_noise(m: int) -> None:
     """The sum has what is needed and no more, however many clients there are."""
-    plan = plan_for(DP, PrivateClient, [Release("project", "Y", 1, 1.0)], spread=m)
+    plan = plan_for(DP, declared_releases(PrivateClient), [Release("project", "Y", 1, 1.0)], spread=m)
     task = tasks_of(PrivateClient)["project"]
     nothing = {"Y": np.zeros((40, 100))}
-    total = sum(Guard(plan).protect(task, nothing, Streams(0, 1, 0, str(i)))["Y"] for i in range(m))
-    g = noise.step(plan.sensitivity(task, "Y"), 4000)
-    planned = plan.noise["project"]["Y"] * plan.sensitivity(task, "Y")
+    streams = [Streams(0, 1, 0, str(i)) for i in range(m)]
+    total = sum(Guard(plan).protect("project", task.releases, nothing, rng)["Y"] for rng in streams)
+    bound = plan.sensitivity("project", "Y", task.releases["Y"])
+    g = noise.step(bound, 4000)
+    planned = plan.noise["project"]["Y"] * bound
     assert (total * g).std() == pytest.approx(planned, rel=0.04)
 
 
@@ -325,7 +327,7 @@ def test_a_private_secure_run_is_the_private_run_to_the_bit() -> None:
     clients = {name: table(300, seed=i) for i, name in enumerate(["a", "b", "c"])}
     dp = RowDP(1.0, 1e-6, 2.0, simulate=True)
     server = NoisyGram(k=2)
-    plan = plan_for(dp, PrivateClient, [Release(*p) for p in server.planned()], spread=3)
+    plan = plan_for(dp, declared_releases(PrivateClient), server.planned(), spread=3)
     plain, secure = (
         run(server, InProcess(clients), rounds=1, seed=0, privacy=plan, secure=s) for s in (None, Secure())
     )

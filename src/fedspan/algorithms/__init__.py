@@ -1,21 +1,22 @@
-"""The papers' algorithms: server and client side by side, one file each."""
+"""The papers' algorithms: a folder for each family, and in it a file for each method, server and client together."""
 
 from fedspan.algorithms.gcca.altmaxvar import AltMaxVar, CuteMaxVar, Mvlsa
 from fedspan.algorithms.gcca.deep import DeepMaxVar
 from fedspan.algorithms.gcca.maxvar_krylov import MaxVarDavidson, MaxVarKrylov
-from fedspan.algorithms.learning.samples import Limit, Sampling, Steps
+from fedspan.algorithms.learning import Limit, Sampling, Steps
 from fedspan.algorithms.learning.sgd import FedAvg, FedSgd, SscaMomentum
 from fedspan.algorithms.learning.ssca import Ssca
 from fedspan.algorithms.learning.vertical import VerticalSgd, VerticalSsca
-from fedspan.algorithms.personalized.auto import PersonalAuto, PersonalEigen
+from fedspan.algorithms.personalized.auto import PersonalAuto
+from fedspan.algorithms.personalized.eigen import PersonalEigen
 from fedspan.algorithms.personalized.paper import PersonalPaper
 from fedspan.algorithms.personalized.perpca import PerPca
+from fedspan.algorithms.spectral import SpectralState
 from fedspan.algorithms.spectral.faps import Faps
-from fedspan.algorithms.spectral.fedpower import FedPower
+from fedspan.algorithms.spectral.fedpower import FedPower, PaperNoise
 from fedspan.algorithms.spectral.krylov import Davidson, Krylov, Prior
 from fedspan.algorithms.spectral.noisy import NoisyGram, NoisyPower
 from fedspan.algorithms.spectral.oneshot import DrSvd, Gram, Uda, Wda
-from fedspan.algorithms.spectral.paper_noise import PaperNoise
 from fedspan.algorithms.spectral.power import LocalPower, Ssi
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "PersonalPaper",
     "Prior",
     "Sampling",
+    "SpectralState",
     "Ssca",
     "SscaMomentum",
     "Ssi",

@@ -1,24 +1,27 @@
-"""The opening round of every algorithm on rows: how many there are, their mean, their scale.
+"""The opening round of every algorithm on rows: how many there are, their mean, their scale; and the client's side.
 
 Notation: n the number of rows of all clients, μ (d,) their mean, s (d,) their standard deviation (1 where a column is
-constant, or if no scaling is asked for), trace = Σ ‖(a - μ)/s‖². The server sees sums over the clients only. Two
-passes over the data: squares are taken around the common mean, so nothing cancels.
+constant, or if no scaling is requested), trace = Σ ‖(a - μ)/s‖². B_i = (A_i - 1μᵀ) diag(1/s) are the shifted rows of
+client i, M_i = B_iᵀB_i (d, d). The server sees sums over the clients only. Two passes over the data: squares are taken
+around the common mean, so nothing cancels.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms._operator import OperatorClient
-from fedspan.core.protocol import Ask, Round, Sensitivity, Sum, complete, task
+from fedspan.algorithms._operator import round_product, search_eigenpairs
+from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Sum, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
+from fedspan.numerics.grid import to_grid
 from fedspan.numerics.operators import Rows, prefers_gram
+
+SHOWS_PRODUCTS = "products of its second-moment matrix with the server's blocks (enough of them give the matrix itself)"
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Moments:
     """What the opening round found."""
 
     n: int
-    mean: Array  # (d,), zero if no centering is asked for
+    mean: Array  # (d,), zero if no centering is requested
     scale: Array  # (d,)
     trace: float
     clients: int = 1
@@ -34,14 +37,14 @@ class Moments:
 
 @dataclass(frozen=True)
 class Shift:
-    """What a client of such an algorithm remembers: what to take off its rows, and what to divide them by."""
+    """What a client remembers: what to subtract from its rows, and what to divide them by."""
 
     mean: Array | None = None
     scale: Array | None = None
 
 
 def measure(center: bool, scale: bool) -> Round[Moments]:
-    """Ask all clients for sums, then for squares around the common mean, as far as they are needed; tell the result."""
+    """Ask all clients for sums, then for squares around the common mean, as far as needed; tell them the result."""
     shift: dict[str, Array] = {}
     if center or scale:
         counts = (yield from complete(Ask("count", want=Sum("n", "total")))).total
@@ -57,73 +60,113 @@ def measure(center: bool, scale: bool) -> Round[Moments]:
     n, clients = int(settled.total["n"]), len(settled.asked)
     d = int(settled.total["features"]) // clients
     if d * clients != int(settled.total["features"]):
-        raise InputError("need the same number of features at all clients, got different ones")
+        raise InputError("The clients have different numbers of features. Give all clients the same columns.")
     if settled.total["energy"] == 0:
-        raise InputError("need data that vary, all rows are equal (after centering); there is no component")
+        raise InputError("All rows are equal (after centering), so there is no component to find. Check the data.")
     return Moments(
         n, shift.get("mean", np.zeros(d)), shift.get("scale", np.ones(d)), float(settled.total["energy"]), clients
     )
 
 
-def sizes() -> Round[dict[str, int]]:
-    """How many rows each client has: for algorithms whose weights or cohorts need it. The server sees every size."""
+def measure_tasks(center: bool, scale: bool) -> frozenset[str]:
+    """The tasks that `measure` asks for."""
+    tasks = {"settle"}
+    if center or scale:
+        tasks.add("count")
+    if scale:
+        tasks.add("spread")
+    return frozenset(tasks)
+
+
+def ask_sizes() -> Round[dict[str, int]]:
+    """How many rows each client has, for algorithms whose weights or cohorts need it. The server sees every size."""
     replies = yield from complete(Ask("size"))
     return {client: int(arrays["n"]) for client, arrays in replies.each.items()}
 
 
-MEASURE = frozenset({"count", "settle", "spread"})  # the tasks of `measure`
-
-
-class RowsClient(OperatorClient[Shift]):
-    """A client that holds rows. Its tasks are those of the opening round, and the product with M = BᵀB."""
+class RowsClient(Client[Shift]):
+    """A client that holds rows. Its tasks are those of the opening round, and products with M_i = B_iᵀB_i."""
 
     State = Shift
 
-    def __init__(self, data: Any, columns: int = 0) -> None:
+    def __init__(self, data: object, columns: int = 0) -> None:
         self.rows = Rows(data)
         self.columns = columns  # how many columns the algorithm expects to multiply in all
 
     @cached_property
     def by_gram(self) -> bool:
+        """Whether to form M_i once, rather than multiply with the rows every time."""
         return prefers_gram(self.rows.n, self.rows.d, self.columns, self.rows.batched)
 
     def init(self) -> Shift:
         return Shift()
 
-    @task(releases={"n": Sensitivity(0), "total": Sensitivity(1)})
+    @task(releases={"n": Sensitivity(0), "total": Sensitivity(1)}, shows="its number of rows and its column sums")
     def count(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
-        return state, {"n": np.array(self.rows.n), "total": self._finite(self.rows.sums())}
+        """n_i and the column sums of A_i."""
+        return state, {"n": np.array(self.rows.n), "total": self.check_finite(self.rows.sums())}
 
-    @task(releases={"n": Sensitivity(0)})
+    @task(releases={"n": Sensitivity(0)}, shows="its number of rows")
     def size(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """n_i."""
         return state, {"n": np.array(self.rows.n)}
 
-    @task(releases={"squares": Sensitivity(2)})
+    @task(releases={"squares": Sensitivity(2)}, shows="its column sums of squares around the common mean")
     def spread(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """The sums of squares of every column around the mean that is sent along."""
         return state, {"squares": self.rows.squares(arrays["mean"])}
 
-    @task(releases={"n": Sensitivity(0), "energy": Sensitivity(2), "features": Sensitivity(0)})
+    @task(
+        releases={"n": Sensitivity(0), "energy": Sensitivity(2), "features": Sensitivity(0)},
+        shows="its number of rows and columns, and its total sum of squares",
+    )
     def settle(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
-        """Remember what to take off and divide by; say how large the rows are then."""
+        """Remember what to subtract and divide by; say how large the rows are then."""
         state = replace(state, mean=arrays.get("mean"), scale=arrays.get("scale"))
-        squares = self._finite(self.rows.squares(state.mean))
+        squares = self.check_finite(self.rows.squares(state.mean))
         energy = (squares if state.scale is None else squares / state.scale**2).sum()
         return state, {"n": np.array(self.rows.n), "energy": np.array(energy), "features": np.array(self.rows.d)}
 
-    def _finite(self, sums: Array) -> Array:
-        """The sums; if they are not finite, neither are the rows: so finding out costs no pass over the data."""
+    def check_finite(self, sums: Array) -> Array:
+        """Return the sums. If they are not finite, neither are the rows: finding out costs no pass over the data."""
         if np.isfinite(sums).all():
             return sums
-        values, rows, first = self.rows.not_finite()
-        if values == 0:
-            raise InputError(
-                "need numbers whose sums and squares can be added up, got some too large; rescale the columns"
-            )
-        raise InputError(
-            f"need finite numbers, got NaN or infinity in {values} entries of {rows} of {self.rows.n} rows "
-            f"(first in column {first}); drop those rows or impute the values"
-        )
+        raise describe_not_finite(self.rows)
 
     def product(self, state: Shift, V: Array) -> Array:
+        """M_i V."""
         multiply = self.rows.multiply_by_gram if self.by_gram else self.rows.multiply
         return multiply(V, state.mean, state.scale)
+
+    @task(releases={"Y": Sensitivity(2)}, shows=SHOWS_PRODUCTS)
+    def multiply(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """M_i Z as it is."""
+        return state, {"Y": self.product(state, arrays["Z"])}
+
+    # Rounding adds to what one row can change, so no sensitivity is claimed.
+    @task(releases={"Y": None}, shows=f"{SHOWS_PRODUCTS}, rounded")
+    def multiply_on_grid(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """M_i V̂ in whole multiples of the run's step."""
+        return state, {"Y": round_product(lambda V: self.product(state, V), arrays)}
+
+    @task(
+        releases={"U": None, "scale": None, "w": None},
+        shows="the leading eigenvectors and variances of its own second-moment matrix, rounded to 8 bits",
+    )
+    def leading(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """The leading eigenpairs of this client's own M_i, to 8 bits a number: it shows the client's own subspace."""
+        count, d = int(arrays["count"]), int(arrays["size"])
+        w, U = search_eigenpairs(lambda V: self.product(state, V), d, count, rng)
+        codes, scale = to_grid(U)
+        return state, {"U": codes, "scale": scale, "w": np.maximum(w, 0.0)}
+
+
+def describe_not_finite(rows: Rows, drop: str = "those rows") -> InputError:
+    """The error for rows whose sums are not finite: where the first bad value is, and what to do."""
+    values, bad, first = rows.count_not_finite()
+    if values == 0:
+        return InputError("Some numbers are too large: their squares cannot be added up. Rescale the columns.")
+    return InputError(
+        f"Rows must be finite numbers, but NaN or infinity was found in {bad} of {rows.n} rows (values affected: "
+        f"{values}; first in column {first}). Drop {drop}, or impute the values (sklearn.impute.SimpleImputer)."
+    )

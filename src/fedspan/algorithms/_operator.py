@@ -1,51 +1,40 @@
-"""A client that holds a symmetric operator M_i and can multiply with it: all that the spectral solvers ask of it."""
+"""A symmetric operator M_i that one client holds: its products on a grid, and its leading eigenpairs.
+
+Notation: M_i (d, d), known by `multiply`: V (d, w) ↦ M_i V (d, w); V̂ a block that stands on a grid (numerics/grid.py);
+Δ the step to whose multiples the products are rounded.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
 
 import numpy as np
 import scipy.linalg
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedspan._types import Array, Arrays
-from fedspan.core.protocol import Client, Sensitivity, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
-from fedspan.numerics.grid import from_grid, to_grid
+from fedspan.numerics.grid import from_grid
 
-C = TypeVar("C")
+Multiply = Callable[[Array], Array]
+_MOST_DENSE = 3000  # features up to which M_i is formed to find its eigenpairs
 
 
-class OperatorClient(Client[C]):
-    """Tasks around the product M_i V, which subclasses give."""
+def round_product(multiply: Multiply, arrays: Arrays) -> Array:
+    """M_i V̂ in whole multiples of Δ: integers, which can be summed without any rounding error."""
+    Y = multiply(from_grid(arrays["Z"], arrays["scale"])) / arrays["step"]
+    if np.abs(Y).max(initial=0.0) >= 2**52:
+        raise InputError("The products are too large for this rounding step of 53 bits. Raise tol, or use bits=None.")
+    return np.rint(Y).astype(np.int64)
 
-    def product(self, state: C, V: Array) -> Array:
-        """M_i V."""
-        raise NotImplementedError
 
-    @task(releases={"Y": Sensitivity(2)})
-    def multiply(self, state: C, arrays: Arrays, rng: Streams) -> tuple[C, Arrays]:
-        """M_i Z as it is."""
-        return state, {"Y": self.product(state, arrays["Z"])}
-
-    @task(releases={"Y": None})  # rounding adds to what one row can change: no bound is claimed
-    def multiply_on_grid(self, state: C, arrays: Arrays, rng: Streams) -> tuple[C, Arrays]:
-        """M_i V̂ rounded to whole multiples of the run's step, where V̂ stands on a grid too: integers, exact to sum."""
-        Y = self.product(state, from_grid(arrays["Z"], arrays["scale"])) / arrays["step"]
-        if np.abs(Y).max(initial=0.0) >= 2**52:
-            raise InputError("need a step that 53 bits can resolve; raise tol, or leave bits=None")
-        return state, {"Y": np.rint(Y).astype(np.int64)}
-
-    @task(releases={"U": None, "scale": None, "w": None})
-    def leading(self, state: C, arrays: Arrays, rng: Streams) -> tuple[C, Arrays]:
-        """The leading eigenpairs of this client's own M_i, to 8 bits a number: it shows the client's own subspace."""
-        r, d = int(arrays["count"]), int(arrays["size"])
-        if d <= 3000:
-            M = self.product(state, np.eye(d))
-            w, U = scipy.linalg.eigh((M + M.T) / 2, subset_by_index=[d - r, d - 1])
-        else:
-            M = LinearOperator((d, d), matvec=lambda v: self.product(state, v.reshape(d, 1)), dtype=np.float64)
-            w, U = eigsh(M, k=r, v0=rng("leading").normal(size=d), tol=1e-3)
-        codes, scale = to_grid(U[:, ::-1])
-        return state, {"U": codes, "scale": scale, "w": np.maximum(w[::-1], 0.0)}
+def search_eigenpairs(multiply: Multiply, d: int, count: int, rng: Streams) -> tuple[Array, Array]:
+    """(values, vectors) of the `count` leading eigenpairs of M_i, the largest first."""
+    if d <= _MOST_DENSE:
+        M = multiply(np.eye(d))
+        w, U = scipy.linalg.eigh((M + M.T) / 2, subset_by_index=[d - count, d - 1])
+    else:
+        M = LinearOperator((d, d), matvec=lambda v: multiply(v.reshape(d, 1)), dtype=np.float64)
+        w, U = eigsh(M, k=count, v0=rng("leading").normal(size=d), tol=1e-3)
+    return w[::-1], U[:, ::-1]

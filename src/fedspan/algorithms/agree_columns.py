@@ -30,16 +30,15 @@ class Columns:
     at_least: bool = False
 
 
-def agreed(each: Iterable[tuple[str, Columns]]) -> Columns:
-    """The columns that all clients have, or the first client that differs and where."""
+def agree_on_columns(each: Iterable[tuple[str, Columns]]) -> Columns:
+    """The columns that all clients have, or an error that names the first client that differs, and where."""
     first, d, open_end, names, named_by = "", -1, True, None, ""
     units: dict[str, tuple[str, str]] = {}
     for client, its in each:
-        fits = its.features <= d if its.at_least else its.features >= d if open_end else its.features == d
-        if d >= 0 and not fits and not (open_end and its.at_least):
+        if d >= 0 and not _fits(its, d, open_end):
             raise InputError(
-                f"need {d} features as at client {first!r}, got {its.features} (client {client!r}); "
-                "give all clients the same columns"
+                f"All clients must have the same columns, but client {first!r} has {d} features and client {client!r} "
+                f"has {its.features}."
             )
         if d < 0 or its.features > d:
             first, d = client, its.features
@@ -48,31 +47,39 @@ def agreed(each: Iterable[tuple[str, Columns]]) -> Columns:
             if names is None:
                 names, named_by = its.names, client
             elif its.names != names:
-                raise InputError(_difference(names, its.names, named_by, client))
+                raise InputError(_describe_names(names, its.names, named_by, client))
         for column, unit in its.units.items():
             other, theirs = units.setdefault(column, (client, unit))
             if unit != theirs:
                 raise InputError(
-                    f"need column {column!r} in {theirs!r} as at client {other!r}, got {unit!r} (client {client!r}); "
-                    "convert it"
+                    f"Column {column!r} must have the same unit everywhere, but it is {theirs!r} at client {other!r} "
+                    f"and {unit!r} at client {client!r}. Convert it."
                 )
     return Columns(d, names, {column: unit for column, (_, unit) in units.items()})
 
 
+def _fits(its: Columns, d: int, open_end: bool) -> bool:
+    """Whether a client's number of columns is possible where others have d (or at least d, with an open end)."""
+    if its.at_least:
+        return open_end or its.features <= d
+    return its.features >= d if open_end else its.features == d
+
+
 def feature_names(columns: Columns, vocabulary: Mapping[str, Sequence[str]]) -> list[str]:
     """The features that come out: `sex=f` for each word of a category, a number where there is no name."""
-    names = columns.names or [str(j) for j in range(columns.features)]
-    return [
-        out for name in names for out in ([f"{name}={w}" for w in vocabulary[name]] if name in vocabulary else [name])
-    ]
+    features = []
+    for name in columns.names or [str(j) for j in range(columns.features)]:
+        features += [f"{name}={word}" for word in vocabulary[name]] if name in vocabulary else [name]
+    return features
 
 
-def _difference(names: tuple[str, ...], other: tuple[str, ...], first: str, client: str) -> str:
+def _describe_names(names: tuple[str, ...], other: tuple[str, ...], first: str, client: str) -> str:
     at = next(i for i, (a, b) in enumerate(zip(names, other, strict=True)) if a != b)
-    cause = "the same names in another order; reorder its columns" if sorted(names) == sorted(other) else "rename it"
-    return (
-        f"need feature {at} to be {names[at]!r} as at client {first!r}, got {other[at]!r} (client {client!r}); {cause}"
-    )
+    if sorted(names) == sorted(other):
+        remedy = "They have the same names in another order: reorder the columns."
+    else:
+        remedy = "Rename it."
+    return f"Feature {at} is {names[at]!r} at client {first!r}, but {other[at]!r} at client {client!r}. {remedy}"
 
 
 class Survey(Protocol):
@@ -95,18 +102,21 @@ class ColumnsClient(Client[None]):
     def init(self) -> None:
         return None
 
-    @task(releases={"columns": PUBLIC})
+    @task(releases={"columns": PUBLIC}, shows="the names and units of its columns")
     def describe_columns(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
         """The names of the features (or their number) and their units."""
         its = self.survey.columns()
         return state, {"columns": _encode([its.features, its.names, dict(its.units), its.at_least])}
 
-    @task(releases={"words": None})
+    @task(releases={"words": None}, shows="the categories that it has seen in the columns of categories")
     def list_categories(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
         """The categories that were seen here, by column."""
         return state, {"words": _encode(self.survey.words(_decode(arrays["columns"])))}
 
-    @task(releases={"total": None, "count": None})
+    @task(
+        releases={"total": None, "count": None},
+        shows="its column sums, and its numbers of values that are not missing",
+    )
     def add_up_columns(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
         """Sums of the present values of every feature, and how many there are."""
         total, count = self.survey.sums(_decode(arrays["vocabulary"]))
@@ -132,29 +142,43 @@ class AgreeOnColumns(Server[Agreement]):
     means: bool = False
 
     State: ClassVar[type] = Agreement
-    client = ColumnsClient
+    client: ClassVar[type[Client[object]]] = ColumnsClient
+    family: ClassVar[str] = "columns"
+
+    @property
+    def unsettled(self) -> list[str]:
+        """The columns of categories whose words are to be agreed on."""
+        return [column for column, words in self.vocabulary if not words]
+
+    def asks(self) -> frozenset[str]:
+        tasks = {"describe_columns"}
+        if self.unsettled:
+            tasks.add("list_categories")
+        if self.means:
+            tasks.add("add_up_columns")
+        return frozenset(tasks)
 
     def init(self, rng: Streams) -> Round[Agreement]:
         told = (yield from complete(Ask("describe_columns"))).each
-        columns = agreed((client, _described(arrays["columns"])) for client, arrays in told.items())
+        columns = agree_on_columns((client, _read_description(arrays["columns"])) for client, arrays in told.items())
         words = {column: list(given) for column, given in self.vocabulary}
-        unsettled = [column for column, given in words.items() if not given]
-        if unsettled:
-            asked = {"columns": _encode(unsettled)}
-            seen = [
-                _decode(a["words"]) for a in (yield from complete(Ask("list_categories", asked, Each()))).each.values()
-            ]
-            for column in unsettled:
+        if self.unsettled:
+            asked = {"columns": _encode(self.unsettled)}
+            replies = yield from complete(Ask("list_categories", asked, Each()))
+            seen = [_decode(arrays["words"]) for arrays in replies.each.values()]
+            for column in self.unsettled:
                 words[column] = sorted({word for one in seen for word in one[column]})
                 if not words[column]:
-                    raise InputError(f"need values in column {column!r}, it is empty at every client; leave it out")
+                    raise InputError(
+                        f"Column {column!r} is empty at every client, so it has no categories. Leave it out."
+                    )
         means = np.zeros(0)
         if self.means:
             asked = {"vocabulary": _encode(words)}
             sums = (yield from complete(Ask("add_up_columns", asked, Sum("total", "count")))).total
             if (sums["count"] < 0.5).any():
                 bare = feature_names(columns, words)[int(np.argmin(sums["count"]))]
-                raise InputError(f"need a value to take a mean of, {bare!r} has none at any client; leave it out")
+                raise InputError(f"{bare!r} has no value at any client to take the mean of. Leave it out.")
             means = sums["total"] / sums["count"]
         return Agreement(columns.features, columns.names, dict(columns.units), words, means)
 
@@ -172,7 +196,7 @@ class AgreeOnColumns(Server[Agreement]):
         return {}
 
 
-def _encode(plain: Any) -> Array:
+def _encode(plain: object) -> Array:
     """Plain data as bytes: what is on the wire are arrays of numbers."""
     return np.frombuffer(json.dumps(plain, ensure_ascii=False, sort_keys=True).encode(), dtype=np.uint8)
 
@@ -181,11 +205,13 @@ def _decode(array: Array) -> Any:
     return json.loads(bytes(np.asarray(array, dtype=np.uint8)).decode())
 
 
-def _described(array: Array) -> Columns:
+def _read_description(array: Array) -> Columns:
     """What a client said, which may be any client: checked before it is believed."""
     try:
         features, names, units, at_least = _decode(array)
         names = None if names is None else tuple(map(str, names))
         return Columns(int(features), names, {str(k): str(v) for k, v in units.items()}, bool(at_least))
     except (ValueError, TypeError, AttributeError):
-        raise InputError("need a description of the columns from every client, got something else") from None
+        raise InputError(
+            "A client's description of its columns cannot be read. Give all clients the same fedspan."
+        ) from None

@@ -1,1 +1,1 @@
-"""What a server could work out from what it saw."""
+"""Audits: what left the clients of a run, and what a curious server could work out from it."""

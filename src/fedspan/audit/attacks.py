@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
 from fedspan._types import Array
@@ -43,7 +43,7 @@ class Pairs:
     def add(self, Z: Array, Y: Array) -> None:
         """One round more."""
         if Z.ndim != 2 or Z.shape != Y.shape or len(Z) != self.d:
-            raise InputError(f"need Z and Y of the same shape ({self.d}, k), got {Z.shape} and {Y.shape}")
+            raise InputError(f"Z and Y must have the same shape ({self.d}, k), but have {Z.shape} and {Y.shape}.")
         self.R, self.S = np.vstack([self.R, Z.T]), np.vstack([self.S, Y.T])
         self.size += float(np.sum(np.square(Y, dtype=np.float64)))
         if len(self.R) > 2 * self.d:
@@ -192,6 +192,11 @@ def faps_fit(shown: Sequence[tuple[Array, Array, float]], start: Array, steps: i
         yield M
 
 
+def success_rate(mu: float) -> float:
+    """How often the best test is right that a mechanism of that μ allows, if both answers are equally likely."""
+    return float(ndtr(mu / 2))
+
+
 class Membership(NamedTuple):
     """Whether a row was there: `score` is 1/2 if it was and -1/2 if not, give or take 1/mu."""
 
@@ -200,7 +205,7 @@ class Membership(NamedTuple):
 
 
 def membership(seen: Array, with_row: Array, without_row: Array) -> Membership:
-    """For the strongest attacker, who knows all other rows: what he saw, and what he would see in either case.
+    """The test of the strongest attacker, who knows all other rows, and so what would be sent in either case.
 
     The score is ⟨Y - midpoint, D⟩ / ‖D‖² for the difference D of the two cases (a aᵀZ for products). The noise is
     what is left of `seen` in the case that fits better; entries are taken as independent.
@@ -223,11 +228,11 @@ def mu_lower_bound(scores_in: Array, scores_out: Array, confidence: float = 0.99
     fails if this is above the μ that was promised.
     """
     if not 0 < confidence < 1:
-        raise InputError(f"need a confidence between 0 and 1, got {confidence!r}")
+        raise InputError(f"confidence must be between 0 and 1, but is {confidence!r}.")
     hits = []
     for scores in (np.ravel(scores_in), np.ravel(scores_out)):
         if not scores.size or not np.isfinite(scores).all():
-            raise InputError(f"need finite scores of at least one run in each case, got {scores.size}, or NaN")
+            raise InputError("scores_in and scores_out must each hold the finite scores of at least one run.")
         hits.append((int(np.sum(scores > 0)), scores.size))
     tail = (1 - confidence) / 2
     (k_in, n_in), (k_out, n_out) = hits

@@ -1,202 +1,206 @@
-"""`fedspan audit`: what left each client of a run, and what the server could work out from it, measured by attacks."""
+"""The audit of a run folder: what left each client, and what the server could work out from it, measured by attacks."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from scipy.special import ndtr
 
 from fedspan._files import write_whole
 from fedspan._types import Array
-from fedspan.algorithms import NoisyGram, NoisyPower
+from fedspan.algorithms.agree_columns import AgreeOnColumns
+from fedspan.audit._replay import find_kind, rebuild_algorithm, rebuild_channel
 from fedspan.audit.attacks import error
-from fedspan.audit.evidence import Evidence, Told, milestones, one_row
-from fedspan.audit.protected import protected
-from fedspan.channel.stage import Channel
-from fedspan.cli.progress import count, say, size
+from fedspan.audit.audit_page import render_audit
+from fedspan.audit.evidence import ATTACKED, Evidence, choose_milestones
+from fedspan.audit.findings import AuditResult, Released
+from fedspan.audit.protected import describe_protection
+from fedspan.audit.row_test import RowTest, probe_longest_row
 from fedspan.core.ledger import Exchange, Ledger
-from fedspan.core.protocol import Declared, Sensitivity, Server, tasks_of
-from fedspan.data.common_schema import Schema
-from fedspan.data.table import open_table
+from fedspan.core.protocol import Declared, Sensitivity, Server, Task, tasks_of
+from fedspan.data.tables import open_table
 from fedspan.engines.transcript import Talk, Transcript
 from fedspan.errors import InputError
-from fedspan.estimators._options.spectral_solvers import SOLVERS, Request, channel_for, choose
 from fedspan.jobs.folder import RunFolder
 from fedspan.jobs.model import Job, estimator
-from fedspan.reports.report import privacy
+from fedspan.jobs.runner import rewrite_report
+from fedspan.reports.disclosure import describe_privacy, solver_name
+from fedspan.reports.format import format_bytes
 
 
-@dataclass
-class Released:
-    """What one task sent up, of all clients together."""
+def audit(folder: str | os.PathLike[str], clients: int = 8) -> AuditResult:
+    """Attack what the clients of a run sent, as a curious server could, and write audit.html into the run folder.
 
-    task: str
-    answers: Counter[str] = field(default_factory=Counter)  # by client
-    bytes_up: int = 0
-    arrays: dict[str, set[str]] = field(default_factory=dict)  # the shapes of each, as far as messages were kept
-    bounds: dict[str, str] = field(default_factory=dict)  # the declared sensitivity of each
+    Parameters:
+        folder: A run folder, as `fedspan run JOB.toml --transcript` leaves it. Without a transcript the audit lists
+            what was sent, and attacks nothing.
+        clients: How many clients to attack, the first by name.
 
-
-@dataclass
-class Audit:
-    """All that was found."""
-
-    solver: str
-    privacy: str  # in one sentence
-    clients: int
-    rounds: int
-    bytes_up: int
-    released: dict[str, Released]
-    evidence: list[Evidence] = field(default_factory=list)
-    row: int = -1  # that of the membership test, at the client of that name
-    at: str = ""
-    told: list[Told] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    Returns:
+        What left each client and what was recovered about it. Errors are measured against the clients' data, if the
+        files that the job names can be read here. The run's report is written anew, with the findings in it.
+    """
+    if clients < 1:
+        raise InputError(f"clients must be at least 1, but is {clients!r}.")
+    place = RunFolder.find(Path(folder))
+    job = Job.load(place.job)
+    with place.lock():
+        result = examine_run(place, job, clients)
+        write_whole(place.audit, render_audit(result))
+        write_whole(place.audited, "".join(f"{line}\n" for line in result.list_findings()))
+        result.page = place.audit
+    if place.model.exists():
+        rewrite_report(place, job)
+    return result
 
 
-def examine(folder: RunFolder, job: Job, console: Console, most: int) -> None:
-    """Audit a run folder: a summary here, and audit.html there."""
-    from fedspan.audit.audit_page import render
-
-    with folder.locked():
-        audit = gather(folder, job, most)
-        write_whole(folder.audit, render(audit))
-        write_whole(folder.audited, "".join(f"{line}\n" for line in findings(audit)))
-    for line in summary(audit):
-        say(console, line)
-    say(console, f"audit: {folder.audit}")
-
-
-def gather(folder: RunFolder, job: Job, most: int) -> Audit:
+def examine_run(folder: RunFolder, job: Job, most: int) -> AuditResult:
     """Read the ledger and the transcript, and attack the first `most` clients."""
     ledger = Ledger.read(folder.ledger) if folder.ledger.exists() else Ledger()
     if not ledger.exchanges:
-        raise InputError(f"need a run in which something was sent, {folder.path} has none yet; do: fedspan resume")
-    server, channel = _solver(job, ledger)
-    audit = _from_ledger(ledger, server, job)
-    transcript = Transcript(folder.transcript)
-    if not transcript.answers():
-        audit.notes.append(
-            "the messages were not kept, so no attack was tried; to keep them, run the job again with --transcript"
+        raise InputError(
+            f"Nothing was sent yet in the run {folder.path}, so there is nothing to audit. Finish it with "
+            "`fedspan resume`."
         )
-        return audit
-    if job.secure.get("enabled") or job.privacy:
-        audit.notes += protected(job, ledger, list(transcript.talks(channel)))
-        return audit
-    if server is None:
-        audit.notes.append(f"the solver {audit.solver!r} has no attacks here: what it sent is listed, and not attacked")
-    audit.evidence = [_open(name, job, audit) for name in sorted(job.clients)[:most]] if server else []
-    if server and len(job.clients) > most:
-        audit.notes.append(f"of {len(job.clients)} clients the first {most} were attacked; for more, give --clients")
-    kept = _attack(audit, transcript.talks(channel))
-    known = [e for e in audit.evidence if e.rows is not None and e.rows.shape[0] > 1]
-    if server and known:
-        chosen, seed = known[0], job.parameters["random_state"]
-        options = server.client_options()
-        audit.at = chosen.client
-        audit.row, audit.told = one_row(server.client, options, chosen.rows, kept[chosen.client], seed)
-    audit.notes += [note for e in audit.evidence for note in e.notes]
-    audit.notes += _model_alone(folder, job, audit.evidence)
-    return audit
+    facts, kind = job.facts(folder), find_kind(ledger.started)
+    tasks = dict(tasks_of(AgreeOnColumns.client)) | (tasks_of(kind.client) if kind else {})
+    solver = "unknown solver" if ledger.started is None else solver_name(ledger.started)
+    result = AuditResult(
+        solver,
+        describe_privacy(ledger, facts.privacy),
+        len({client for e in ledger.events if isinstance(e, Exchange) for client in e.clients}),
+        ledger.rounds,
+        ledger.bytes_up,
+        _list_releases(ledger, tasks),
+    )
+    transcript, channel = Transcript(folder.transcript), rebuild_channel(kind, job)
+    if not transcript.answers():
+        result.notes.append(
+            "The messages were not kept, so no attack was run; to keep them, run the job again with --transcript."
+        )
+        return result
+    if facts.hides_rows:
+        talks = list(transcript.talks(channel))
+        for talk in talks:
+            _note_shape(result, talk)
+        result.notes += describe_protection(facts, job, ledger, talks, tasks)
+        return result
+    if kind is None or ledger.started is None or kind.__name__ not in ATTACKED:
+        _hear_talks(result, transcript.talks(channel), "")
+        result.notes.append(_explain_no_attack(ledger, job, solver))
+        return result
+    algorithm = rebuild_algorithm(kind, ledger.started)
+    _attack_clients(result, job, algorithm, transcript.talks(channel), most, ledger.started.seed)
+    result.notes += _measure_model(folder, job, result.evidence)
+    return result
 
 
-def _solver(job: Job, ledger: Ledger) -> tuple[Server[Any] | None, Channel]:
-    """The solver that ran, and its channel, as far as this version knows them."""
-    p = job.parameters
-    name = solver_of(job, ledger)
-    if job.privacy:
-        return ({"noisygram": NoisyGram, "noisypower": NoisyPower}[name])(), Channel()
-    if name not in SOLVERS:
-        return None, Channel()
-    request = Request(
-        p["n_components"], name, p.get("center", False), p.get("scale", False), p["tol"], p["max_rounds"],
-        p.get("local_steps"), p.get("bits"), None, None, False,
-    )  # fmt: skip
-    server, _ = choose(request, Schema(0, None, 0), len(job.clients))
-    return server, channel_for(server, p.get("bits"))
+def _explain_no_attack(ledger: Ledger, job: Job, solver: str) -> str:
+    if ledger.started is None:
+        return (
+            "No attack has been run on this transcript: its ledger, of an older version, does not say which solver ran."
+        )
+    return (
+        f"No attack has been run on this transcript: there is none yet for the messages of {solver} (task {job.task}). "
+        "What was sent is listed above; that does not mean that nothing can be worked out from it."
+    )
 
 
-def solver_of(job: Job, ledger: Ledger) -> str:
-    """The solver's name: "auto" is resolved by the note that the estimator left."""
-    chosen = [found[1] for note in ledger.notes if (found := re.match(r"solver (\w+)\b", note))]
-    return chosen[-1] if chosen else str(job.parameters.get("solver", job.task))
-
-
-def _from_ledger(ledger: Ledger, server: Server[Any] | None, job: Job) -> Audit:
+def _list_releases(ledger: Ledger, tasks: Mapping[str, Task]) -> dict[str, Released]:
+    """What each task sent, by the ledger, with what the client's class declares about it."""
     released: dict[str, Released] = {}
-    clients: set[str] = set()
     for e in ledger.events:
         if isinstance(e, Exchange):
             here = released.setdefault(e.task, Released(e.task))
             here.bytes_up += sum(e.bytes_up)
             here.answers.update(c for c, up in zip(e.clients, e.bytes_up, strict=True) if up)
-            clients.update(e.clients)
-    for name, task in (tasks_of(server.client) if server else {}).items():
-        if name in released:
-            released[name].arrays = {array: set() for array in task.releases}
-            released[name].bounds = {array: _bound(declared) for array, declared in task.releases.items()}
-    solver = type(server).__name__.lower() if server else solver_of(job, ledger)
-    return Audit(solver, privacy(ledger, job.to_toml()), len(clients), ledger.rounds, ledger.bytes_up, released)
+    for name in released.keys() & tasks.keys():
+        declared = tasks[name].releases
+        released[name].shapes = {array: set() for array in declared}
+        released[name].bounds = {array: _describe_bound_of(bound) for array, bound in declared.items()}
+    return released
 
 
-def _bound(declared: Declared) -> str:
+def _describe_bound_of(declared: Declared) -> str:
     if not isinstance(declared, Sensitivity):
         return "none known" if declared is None else "public"
     return {0: "1", 1: "C"}.get(declared.power, f"C^{declared.power}")
 
 
-def _open(name: str, job: Job, audit: Audit) -> Evidence:
-    """One client's file, with its rows if they can be read here."""
+def _note_shape(result: AuditResult, talk: Talk) -> None:
+    here = result.released.setdefault(talk.task, Released(talk.task))
+    for name, array in talk.answer.items():
+        if not name.startswith("@"):  # what secure aggregation adds for itself
+            here.shapes.setdefault(name, set()).add(" × ".join(map(str, array.shape)) or "one number")
+
+
+def _compare_bytes(result: AuditResult, sent: int) -> None:
+    if sent != result.bytes_up:
+        result.notes.append(
+            f"The ledger counts {format_bytes(result.bytes_up)} sent up, but the transcript holds {format_bytes(sent)}"
+            ": the run was interrupted in between, or messages are missing."
+        )
+
+
+def _attack_clients(
+    result: AuditResult, job: Job, algorithm: Server[Any], talks: Iterator[Talk], most: int, seed: int
+) -> None:
+    """Attack the first `most` clients with all that they sent, and test one row of the first that has its data here."""
+    result.evidence = [_open_client(name, job, result) for name in sorted(job.clients)[:most]]
+    if len(job.clients) > most:
+        result.notes.append(f"The first {most} of {len(job.clients)} clients were attacked; for more, give --clients.")
+    tested = next((e for e in result.evidence if e.rows is not None), None)
+    kept = _hear_talks(result, talks, "" if tested is None else tested.client)
+    result.row_test = _test_row(algorithm, tested, kept, seed)
+    result.notes += [note for e in result.evidence for note in e.notes]
+
+
+def _test_row(algorithm: Server[Any], tested: Evidence | None, talks: Sequence[Talk], seed: int) -> RowTest | None:
+    if tested is None or tested.rows is None or tested.rows.shape[0] < 2:
+        return None
+    return probe_longest_row(algorithm, tested.client, tested.rows, talks, seed)
+
+
+def _open_client(name: str, job: Job, result: AuditResult) -> Evidence:
+    """One client's evidence, with its rows if they can be read here."""
     try:
-        X = open_table(job.sources()[name]()).X
+        return Evidence(name, open_table(job.sources()[name]()).X)
     except InputError as problem:
-        audit.notes.append(f"client {name!r}: its rows cannot be read here ({problem}), so errors are not known")
+        result.notes.append(f"Client {name!r}: its rows cannot be read here, so errors are not known. ({problem})")
         return Evidence(name)
-    return Evidence(name, X)
 
 
-def _attack(audit: Audit, talks: Iterator[Talk]) -> dict[str, list[Talk]]:
-    """Hear all answers; sum up after some of the rounds. The talks of the first client whose rows are here are kept."""
-    by_name = {e.client: e for e in audit.evidence}
-    tested = next((e.client for e in audit.evidence if e.rows is not None), None)
-    kept: dict[str, list[Talk]] = {tested: []} if tested else {}
-    when, at, up = milestones(audit.rounds), 0, 0
+def _hear_talks(result: AuditResult, talks: Iterator[Talk], tested: str) -> list[Talk]:
+    """Hear all answers, and attack after some of the rounds. The talks of the client `tested` are returned."""
+    by_name = {e.client: e for e in result.evidence}
+    milestones, now, sent = choose_milestones(result.rounds), 0, 0
+    kept = []
     for talk in talks:
-        if talk.round != at and at in when:
-            _sum_up(audit, at)
-        at, up = talk.round, up + talk.bytes_up
-        here = audit.released.setdefault(talk.task, Released(talk.task))
-        for name, array in talk.answer.items():
-            here.arrays.setdefault(name, set()).add(" × ".join(map(str, array.shape)) or "one number")
+        if talk.round != now and now in milestones:
+            _attack_all(result, now)
+        now, sent = talk.round, sent + talk.bytes_up
+        _note_shape(result, talk)
         if talk.client in by_name:
             by_name[talk.client].hear(talk)
-        if talk.client in kept:
-            kept[talk.client].append(talk)
-    _sum_up(audit, at)
-    for e in audit.evidence:
+        if talk.client == tested:
+            kept.append(talk)
+    _attack_all(result, now)
+    for e in result.evidence:
         e.fit()
-    if up != audit.bytes_up:
-        audit.notes.append(
-            f"the ledger says that {size(audit.bytes_up)} were sent up, the transcript holds {size(up)}: "
-            "the run was cut off in between, or messages are missing"
-        )
+    _compare_bytes(result, sent)
     return kept
 
 
-def _sum_up(audit: Audit, round: int) -> None:
-    for e in audit.evidence:
-        e.sum_up(round)
+def _attack_all(result: AuditResult, round: int) -> None:
+    for e in result.evidence:
+        e.attack(round)
 
 
-def _model_alone(folder: RunFolder, job: Job, evidence: Sequence[Evidence]) -> list[str]:
-    """What anyone who has the model knows of all clients together (FedPower, Example 2)."""
+def _measure_model(folder: RunFolder, job: Job, evidence: Sequence[Evidence]) -> list[str]:
+    """What anyone who has the model knows about all clients together (FedPower, Example 2)."""
     truths: list[Array] = [e.truth for e in evidence if e.truth is not None]
     if not folder.model.exists() or len(truths) < len(job.clients):
         return []
@@ -204,106 +208,6 @@ def _model_alone(folder: RunFolder, job: Job, evidence: Sequence[Evidence]) -> l
     pooled = np.sum(truths, axis=0)
     V = model.components_.T
     found = error((V * model.singular_values_**2) @ V.T, pooled)
-    return [f"the model alone, which anyone has who is given it, tells the pooled second moments to {found:.2g}"]
-
-
-def summary(audit: Audit) -> Iterator[str]:
-    """What the terminal shows."""
-    yield f"{audit.solver}, {count(audit.clients, 'client')}, {count(audit.rounds, 'round')}, {size(audit.bytes_up)} up"
-    yield f"privacy: {audit.privacy}"
-    yield ""
-    yield "what left the clients (sensitivity: how much one row of norm at most C can change it):"
-    yield from columns([["task", "answers each", "arrays", "sensitivity", "bytes, all"], *released_rows(audit)])
-    if audit.evidence:
-        yield ""
-        yield "what the server could work out about each of them:"
-        yield from columns([["client", "determined", "fit", "error", "verdict"], *evidence_rows(audit)])
-    if any(e.faps for e in audit.evidence):
-        yield ""
-        yield "what the mask of FAPS does not hide, after the last round:"
-        head = ["client", "error of P⊥MZ", "beta", "largest eigenvalue", "error of M", "from all rounds"]
-        yield from columns([head, *faps_rows(audit)])
-    if audit.told:
-        yield ""
-        yield f"was row {audit.row} there (of client {audit.at!r})? for an attacker who knows all its other rows:"
-        yield from columns([["task", "array", "score", "answer"], *told_rows(audit)])
-    yield from ["", *(f"note: {note}" for note in audit.notes)] if audit.notes else []
-
-
-def findings(audit: Audit) -> Iterator[str]:
-    """What it comes to, in a few lines for the report."""
-    by_verdict: dict[str, list[str]] = {}
-    for e, row in zip(audit.evidence, evidence_rows(audit), strict=True):
-        by_verdict.setdefault(row[-1], []).append(e.client)
-    for verdict, clients in by_verdict.items():
-        few = ", ".join(clients[:5]) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
-        yield f"{few}: {verdict}"
-    sure = list(dict.fromkeys(row[0] for row in told_rows(audit) if row[-1] == "certain"))
-    if audit.told:
-        found = f"is seen with certainty from {', '.join(sure)}" if sure else "is not seen with certainty"
-        yield f"row {audit.row} of {audit.at}, for an attacker who knows all other rows: {found}"
-    yield from audit.notes
-
-
-def released_rows(audit: Audit) -> list[list[str]]:
-    """One row per task."""
-    rows = []
-    for r in audit.released.values():
-        times = sorted(set(r.answers.values())) or [0]
-        arrays = ", ".join(f"{a} {f'({_few(s)})' if s else ''}".strip() for a, s in r.arrays.items()) or "not known"
-        bounds = ", ".join(r.bounds.get(a, "not declared") for a in r.arrays) or "not known"
-        each = str(times[0]) if len(times) == 1 else f"{times[0]} to {times[-1]}"
-        rows.append([r.task, each, arrays, bounds, size(r.bytes_up)])
-    return rows
-
-
-def _few(shapes: set[str]) -> str:
-    return "; ".join(sorted(shapes)[:3]) + ("; …" if len(shapes) > 3 else "")
-
-
-def evidence_rows(audit: Audit) -> list[list[str]]:
-    """One row per client that was attacked."""
-    rows = []
-    for e in audit.evidence:
-        if e.course:
-            last = e.course[-1]
-            share = "masked" if math.isnan(last.share) else f"{last.share:.0%}"
-            rows.append([e.client, share, f"{last.misfit:.1e}", number(last.error), e.verdict()])
-        else:
-            rows.append([e.client, "", "", "", e.verdict()])
-    return rows
-
-
-def faps_rows(audit: Audit) -> list[list[str]]:
-    """One row per client of FAPS that was attacked."""
-    rows = []
-    for e in audit.evidence:
-        if e.faps:
-            p = e.faps[-1]
-            top = math.nan if e.truth is None else float(np.linalg.eigvalsh(e.truth)[-1])
-            rows.append(
-                [e.client, number(p.off_diagonal), f"{p.beta:.4g}", f"{top:.4g}", number(p.error), number(e.fitted)]
-            )
-    return rows
-
-
-def told_rows(audit: Audit) -> list[list[str]]:
-    """One row per array that depends on the row."""
-    return [[t.task, t.array, f"{t.result.score:+.3f}", certainty(t.result.mu)] for t in audit.told]
-
-
-def certainty(mu: float) -> str:
-    """How often the best test is right, if either case is as likely."""
-    return "certain" if mu > 12 else f"right in {ndtr(mu / 2):.1%} of cases (mu {mu:.2g})"
-
-
-def number(value: float) -> str:
-    """A relative error; nan is what could not be measured."""
-    return "not known" if math.isnan(value) else f"{value:.1e}" if value < 0.01 else f"{value:.2f}"
-
-
-def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows of text under each other; the last column is as wide as it likes."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        yield "  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+    return [
+        f"The model alone gives anyone who has it the pooled second-moment matrix with a relative error of {found:.2g}."
+    ]

@@ -1,32 +1,30 @@
-"""What the server could work out about one client from its answers: the attacks of privacy/attacks.py, round by round.
+"""What the server could work out about one client from its answers: the attacks of audit/attacks.py, round by round.
 
-Here stands how each task's arrays read as equations on M_i = A_iᵀA_i (of the client's shifted rows).
+This module says how each task's arrays read as equations in M_i = A_iᵀA_i (of the client's shifted rows).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedspan._types import Array, Arrays
 from fedspan.algorithms.spectral.oneshot import unpack_triangle
-from fedspan.audit.attacks import Membership, Pairs, error, faps_fit, faps_leak, membership
-from fedspan.core.protocol import Client, tasks_of
-from fedspan.core.rng import Streams
+from fedspan.audit.attacks import Pairs, error, faps_fit, faps_leak
 from fedspan.engines.transcript import Talk
 from fedspan.numerics.grid import from_grid
 from fedspan.numerics.operators import Rows
 
-MOST = 3000  # features: beyond, d×d matrices of several clients would fill a memory
-
+MOST_FEATURES = 3000  # features: beyond, d×d matrices of several clients would fill the memory
 WORK = 3e8  # entries times columns times rounds: about 20 s
 NEAR = 0.05  # a relative error that is called known
+# The algorithms whose answers can be read here.
+ATTACKED = frozenset(["Gram", "Krylov", "Davidson", "Ssi", "LocalPower", "FedPower", "Faps", "Uda", "Wda", "DrSvd"])
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Evidence:
     """All that was heard of one client. `truth` is M_i, if its rows can be read here."""
 
     client: str
-    rows: Any = None  # (n, d), dense or sparse
+    rows: Array | sp.sparray | None = None  # (n, d)
     truth: Array | None = None
     given: Array | None = None  # M_i itself, or the part of it that was sent as eigenpairs
     whole: bool = False  # whether `given` is M_i itself
@@ -72,12 +70,11 @@ class Evidence:
 
     def hear(self, talk: Talk) -> None:
         """Take in one answer."""
-        read = _READ.get(talk.task)
-        small = all(len(a) <= MOST if a.ndim > 1 else a.size <= MOST * (MOST + 1) // 2 for a in talk.answer.values())
-        if read and small:
+        read = _READERS.get(talk.task)
+        if read and all(map(_is_small, talk.answer.values())):
             read(self, talk, talk.question, talk.answer)
 
-    def pair(self, Z: Array, Y: Array) -> None:
+    def add_pair(self, Z: Array, Y: Array) -> None:
         self.exact = self.exact or Pairs(len(Z))
         self.exact.add(Z, Y)
 
@@ -97,7 +94,7 @@ class Evidence:
             return math.nan
         return error(np.eye(self.d) * (np.trace(self.truth) / self.d), self.truth)
 
-    def sum_up(self, round: int) -> None:
+    def attack(self, round: int) -> None:
         """Attack with all that was heard so far."""
         if not self.d:
             return
@@ -115,7 +112,9 @@ class Evidence:
             return
         d, k = self.splits[0][0].shape
         if len(self.splits) * d * d * k > WORK:
-            self.notes.append(f"client {self.client!r} is too large for the attack on all rounds of FAPS: left out")
+            self.notes.append(
+                f"Client {self.client!r} is too large for the attack on all rounds of FAPS, which was left out."
+            )
             return
         self.fitted = min(error(M, self.truth) for M in chain([self.blocks], faps_fit(self.splits, self.blocks)))
 
@@ -128,98 +127,106 @@ class Evidence:
     def verdict(self) -> str:
         """In words. What could not be measured is not called safe."""
         if not self.course:
-            return "no linear equations on it were sent: not attacked"
+            return "not attacked: its answers are not linear equations in its second-moment matrix"
         last, name = self.course[-1], "its second-moment matrix"
         if self.whole:
-            return f"the server was sent {name} itself"
+            return f"the server received {name} itself"
         if self.truth is None:
             if math.isnan(last.share):
-                return f"{name} is masked: obscured, not protected; how well could not be measured"
+                return f"{name} is masked, which obscures it but does not protect it; the error is not known"
             if last.misfit > 1e-2:
-                return f"masked or noised: one matrix explains the answers only to {last.misfit:.0%}"
+                return f"masked or noisy: no single matrix explains the answers (misfit {last.misfit:.0%})"
             return f"the answers determine {last.share:.0%} of {name}"
         first = next((p.round for p in self.course if p.error <= 1e-3), None)
         if first is not None:
             return f"{name} is known to the server from round {first} on"
         if self.least <= NEAR:
-            return f"{name} is known to the server to {self.least:.1%}"
+            return f"{name} is known to the server with an error of {self.least:.1%}"
         if self.least < 0.9 * self.guess:
-            return f"{name} is partly known (error {self.least:.2g}, a blind guess has {self.guess:.2g})"
-        return f"not reconstructed (error {self.least:.2g}, a blind guess has {self.guess:.2g})"
+            return f"{name} is partly known (error {self.least:.2g}; a blind guess has {self.guess:.2g})"
+        return f"not reconstructed (error {self.least:.2g}; a blind guess has {self.guess:.2g})"
 
 
-def _settle(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+def _is_small(array: Array) -> bool:
+    """Whether a matrix with as many features as this array fits in memory, if the array is a matrix or a triangle."""
+    triangle = MOST_FEATURES * (MOST_FEATURES + 1) // 2
+    return len(array) <= MOST_FEATURES if array.ndim > 1 else array.size <= triangle
+
+
+def _hear_settle(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
     e.n, e.energy = float(answer["n"]), float(answer["energy"])
     if e.rows is None:
         return
     rows = Rows(e.rows)
-    if rows.d > MOST:
-        e.notes.append(f"client {e.client!r} has {rows.d} features, more than {MOST}: not reconstructed")
+    if rows.d > MOST_FEATURES:
+        e.notes.append(f"Client {e.client!r} has {rows.d} features; more than {MOST_FEATURES} are not attacked.")
         return
     mean, scale = question.get("mean"), question.get("scale")
     truth = rows.gram(mean, scale)
     plain = answer["energy"].dtype.kind == "f" and answer["n"].dtype.kind == "i"
     if plain and (rows.n != e.n or abs(float(np.trace(truth)) - e.energy) > 1e-6 * e.energy):
-        e.notes.append(f"client {e.client!r}: the rows in its file now are not those of the run, errors are not known")
+        e.notes.append(
+            f"Client {e.client!r}: the rows in its file are no longer those of the run, so errors are not known."
+        )
         e.rows = None
         return
     e.truth = truth
 
 
-def _multiply(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
-    e.pair(question["Z"], answer["Y"].astype(np.float64))
+def _hear_multiply(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+    e.add_pair(question["Z"], answer["Y"].astype(np.float64))
 
 
-def _multiply_on_grid(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
-    e.pair(from_grid(question["Z"], question["scale"]), answer["Y"] * question["step"])
+def _hear_multiply_on_grid(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+    e.add_pair(from_grid(question["Z"], question["scale"]), answer["Y"] * question["step"])
 
 
-def _gram(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+def _hear_gram(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
     e.given, e.whole = unpack_triangle(answer["G"]), True
 
 
-def _show(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+def _hear_show(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
     e.shown.add(talk.round)
 
 
-def _iterate_aligned(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+def _hear_iterate_aligned(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
     """The baseline device is aligned with itself: its Y is M_i Z_1, and Z_1 was shown (FedPower, Example 1)."""
     if talk.round in e.shown:
-        e.pair(question["Z1"], answer["Y"])
+        e.add_pair(question["Z1"], answer["Y"])
 
 
-def _leading(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+def _hear_leading(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
     U = from_grid(answer["U"], answer["scale"])
     e.given = (U * answer["w"]) @ U.T
 
 
-def _weigh(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+def _hear_weigh(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
     e.given = answer["V"] @ answer["V"].T * e.n
 
 
-def _span(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+def _hear_span(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
     """The directions alone: their variances are guessed, all alike."""
     e.given = answer["V"] @ answer["V"].T * (e.energy / max(answer["V"].shape[1], 1))
 
 
-def _split(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+def _hear_split(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
     Z, Y = question["Z"], answer["Y"]
     e.masked = e.masked or Pairs(len(Z))
     e.masked.add(Z, Y)
     f = float(answer["objective"])
     e.splits.append((Z, Y, f))
-    _faps(e, talk.round, Z, Y, np.eye(Z.shape[1]) * (f / Z.shape[1]))
+    _add_faps_point(e, talk.round, Z, Y, np.eye(Z.shape[1]) * (f / Z.shape[1]))
 
 
-def _variances(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+def _hear_variances(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
     """At its end FAPS shows ZᵀM_iZ. Z has hardly moved since the last split, but may have turned."""
     if e.splits:
         Z, Y, _ = e.splits[-1]
         e.faps = e.faps[:-1]
-        _faps(e, talk.round, question["Z"], Y @ (Z.T @ question["Z"]), answer["T"])
+        _add_faps_point(e, talk.round, question["Z"], Y @ (Z.T @ question["Z"]), answer["T"])
 
 
-def _faps(e: Evidence, round: int, Z: Array, Y: Array, T: Array) -> None:
+def _add_faps_point(e: Evidence, round: int, Z: Array, Y: Array, T: Array) -> None:
     leak = faps_leak(Z, Y, T, e.trace)
     e.blocks = leak.M
     off = whole = math.nan
@@ -229,66 +236,23 @@ def _faps(e: Evidence, round: int, Z: Array, Y: Array, T: Array) -> None:
     e.faps.append(FapsPoint(round, off, leak.beta, whole))
 
 
-_READ = {
-    "settle": _settle, "multiply": _multiply, "multiply_on_grid": _multiply_on_grid, "gram": _gram, "show": _show,
-    "iterate_aligned": _iterate_aligned, "leading": _leading, "weigh": _weigh, "span": _span, "split": _split,
-    "variances": _variances,
-}  # fmt: skip
+_READERS: dict[str, Callable[[Evidence, Talk, Arrays, Arrays], None]] = {
+    "settle": _hear_settle,
+    "multiply": _hear_multiply,
+    "multiply_on_grid": _hear_multiply_on_grid,
+    "gram": _hear_gram,
+    "show": _hear_show,
+    "iterate_aligned": _hear_iterate_aligned,
+    "leading": _hear_leading,
+    "weigh": _hear_weigh,
+    "span": _hear_span,
+    "split": _hear_split,
+    "variances": _hear_variances,
+}
 
 
-def milestones(rounds: int, most: int = 16) -> set[int]:
+def choose_milestones(rounds: int, most: int = 16) -> set[int]:
     """The rounds after which the attack is tried: all, or `most` of them that grow apart, and the last."""
     if rounds <= most:
         return set(range(1, rounds + 1))
     return {round(x) for x in np.geomspace(1, rounds, most)} | set(range(1, most // 2))
-
-
-@dataclass(frozen=True)
-class Told:
-    """The membership test on one kind of array."""
-
-    task: str
-    array: str
-    times: int
-    result: Membership
-
-
-def one_row(
-    kind: type[Client[Any]], options: dict[str, Any], rows: Any, talks: Sequence[Talk], seed: int
-) -> tuple[int, list[Told]]:
-    """Was the row of largest norm there? For an attacker who knows all others, and so can do what the client did.
-
-    The client's tasks are done again on the questions that it was asked, with the row and without it: so this works
-    for every algorithm. Returns the row's number and one test for each array that depends on it.
-    """
-    norms = np.sqrt(rows.multiply(rows).sum(axis=1)) if sp.issparse(rows) else np.linalg.norm(rows, axis=1)
-    row = int(np.argmax(np.asarray(norms).ravel()))
-    others = np.flatnonzero(np.arange(rows.shape[0]) != row)
-    known = tasks_of(kind)  # not what was asked before, to agree on columns
-    last = {(t.round, t.exchange): t for t in talks if t.task in known}  # of a round that was repeated, the last
-    asked = [last[at] for at in sorted(last)]
-    both = [_again(kind, options, data, asked, seed) for data in (rows, rows[others])]
-    kinds: dict[tuple[str, str], list[int]] = {}
-    for i, talk in enumerate(asked):
-        for name in talk.answer:
-            kinds.setdefault((talk.task, name), []).append(i)
-    out = []
-    for (task, name), at in kinds.items():
-        seen, with_row, without = (
-            np.concatenate([np.ravel(source[i][name]).astype(np.float64) for i in at])
-            for source in ([t.answer for t in asked], *both)
-        )
-        out.append(Told(task, name, len(at), membership(seen, with_row, without)))
-    return row, [told for told in out if told.result.mu > 0]
-
-
-def _again(
-    kind: type[Client[Any]], options: dict[str, Any], rows: Any, talks: Sequence[Talk], seed: int
-) -> list[Arrays]:
-    client, tasks = kind(rows, **options), tasks_of(kind)  # type: ignore[call-arg]
-    state, out = client.init(), []
-    for talk in talks:
-        rng = Streams(seed, talk.round, talk.exchange, talk.client)
-        state, arrays = tasks[talk.task].call(client, state, talk.question, rng)
-        out.append(arrays)
-    return out

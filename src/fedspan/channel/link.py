@@ -7,12 +7,30 @@ before and after the last message, because it cannot know whether its acknowledg
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from fedspan._types import Arrays, Draw
 from fedspan.channel.stage import Stage, State
 from fedspan.channel.wire import Message
 from fedspan.errors import ProtocolError
+
+
+@dataclass(frozen=True)
+class SenderMemory:
+    """What the encoding end of a link must not forget."""
+
+    base: int
+    memory: State
+    number: int
+    pending: State
+
+
+@dataclass(frozen=True)
+class ReceiverMemory:
+    """What the decoding end of a link must not forget: its memories, by the number of the message they stand behind."""
+
+    last: int
+    memories: dict[int, State]
 
 
 class Sender:
@@ -38,12 +56,12 @@ class Sender:
         if number == self.number != self.base:
             self.base, self.memory, self.pending = self.number, self.pending, None
 
-    def snapshot(self) -> dict[str, Any]:
-        return {"base": self.base, "memory": self.memory, "number": self.number, "pending": self.pending}
+    def snapshot(self) -> SenderMemory:
+        return SenderMemory(self.base, self.memory, self.number, self.pending)
 
-    def restore(self, saved: dict[str, Any]) -> None:
-        self.base, self.memory = saved["base"], saved["memory"]
-        self.number, self.pending = saved["number"], saved["pending"]
+    def restore(self, saved: SenderMemory) -> None:
+        self.base, self.memory = saved.base, saved.memory
+        self.number, self.pending = saved.number, saved.pending
 
 
 class Receiver:
@@ -52,25 +70,24 @@ class Receiver:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.last = 0
-        self.memories: dict[int, Any] = {0: stage.init()[1]}
+        self.memories: dict[int, State] = {0: stage.init()[1]}
 
     def decode(self, message: Message) -> Arrays:
         """The arrays of a message, decoded against the memory it names."""
         if message.number < self.last:
-            raise ProtocolError(f"message {message.number} came after message {self.last}; late, not used")
+            raise ProtocolError(f"Message {message.number} came after message {self.last}, so it is not used.")
         if message.base not in self.memories:
             raise ProtocolError(
-                f"message {message.number} was coded against memory {message.base}, which is not here "
-                f"(here: {sorted(self.memories)}); restart both sides from the same checkpoint"
+                f"Message {message.number} was coded against memory {message.base}, but here are only the memories "
+                f"{sorted(self.memories)}. Restart both sides from the same checkpoint."
             )
         arrays, after = self.stage.decode(message.arrays, self.memories[message.base])
         self.memories = {message.base: self.memories[message.base], message.number: after}
         self.last = message.number
         return arrays
 
-    def snapshot(self) -> dict[str, Any]:
-        return {"last": self.last, "memories": {str(number): m for number, m in self.memories.items()}}
+    def snapshot(self) -> ReceiverMemory:
+        return ReceiverMemory(self.last, dict(self.memories))
 
-    def restore(self, saved: dict[str, Any]) -> None:
-        self.last = saved["last"]
-        self.memories = {int(number): m for number, m in saved["memories"].items()}
+    def restore(self, saved: ReceiverMemory) -> None:
+        self.last, self.memories = saved.last, dict(saved.memories)

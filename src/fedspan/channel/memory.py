@@ -1,8 +1,7 @@
-"""Memories around a lossy stage. They wrap it, because they must see what the receiver will decode.
+"""A memory around a lossy stage. It wraps the stage, because it must see what the receiver will decode.
 
-`delta`: both sides remember the last decoded array M̂; what is sent is C(x - M̂), and both add it (CuteMaxVar,
-Algorithm 1, lines 23-25 and 28). As x settles, the differences shrink and so does the quantisation error.
-`error_feedback`: the sender adds what was lost last time to what it sends now.
+Both sides remember the last decoded array M̂; what is sent is C(x - M̂), and both add it (CuteMaxVar, Algorithm 1,
+lines 23-25 and 28). As x settles, the differences shrink and so does the quantisation error.
 
 Names are remembered one by one; an array whose shape changes starts anew.
 """
@@ -48,6 +47,9 @@ def delta(inner: Stage, first: Stage | None = None) -> Stage:
             whole = _FIRST in key
             coder = start if whole else inner
             ((name, value),) = coder.decode({key: sent}, ends[coder][1])[0].items()
+            if not whole and name == key and name not in memory:  # told to one client only, and sent as it is
+                out[name] = value
+                continue
             name = name.removesuffix(_FIRST)
             if value.dtype.kind == "f":
                 memory[name] = value if whole else np.asarray(memory[name] + value)  # Alg. 1, line 28
@@ -60,30 +62,8 @@ def delta(inner: Stage, first: Stage | None = None) -> Stage:
     return Stage(name, kinds, lambda: ({}, {}), encode, decode, remembers=True, recipe=recipe)
 
 
-def error_feedback(inner: Stage) -> Stage:
-    """Add to each array what `inner` lost of the one before."""
-    kinds = check_order(("memory", *inner.kinds))
-    sender, receiver = _memoryless(inner)
-
-    def encode(arrays: Arrays, state: State, rng: Draw) -> tuple[Arrays, State]:
-        lost, owed = dict(state), {}
-        for name, x in arrays.items():
-            known = x.dtype.kind == "f" and name in lost and lost[name].shape == x.shape
-            owed[name] = np.asarray(x + lost[name]) if known else x
-        sent, _ = inner.encode(owed, sender, rng)
-        got, _ = inner.decode(sent, receiver)
-        lost |= {name: np.asarray(owed[name] - got[name]) for name in owed if owed[name].dtype.kind == "f"}
-        return sent, lost
-
-    def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
-        return inner.decode(arrays, receiver)[0], state
-
-    name, recipe = f"error_feedback({inner.name})", ("error_feedback", inner.recipe)
-    return Stage(name, kinds, lambda: ({}, ()), encode, decode, remembers=True, recipe=recipe)
-
-
 def _memoryless(stage: Stage) -> tuple[State, State]:
     """The (empty) memories of a stage that keeps none; a memory within a memory would be forgotten."""
     if stage.remembers:
-        raise InputError(f"need a stage without a memory inside delta or error_feedback, got {stage.name}; take it out")
+        raise InputError(f"A stage inside delta must not have a memory of its own, but {stage.name} has one.")
     return stage.init()

@@ -14,7 +14,7 @@ from fedspan._types import Array, Arrays, Draw
 from fedspan.channel.stage import Stage, State
 from fedspan.errors import ProtocolError
 
-_MARK = "~p"  # a packed array is named  name~p~<dtype>~<shape>: it describes itself
+_PACK_MARK = "~p"  # a packed array is named  name~p~<dtype>~<shape>: it describes itself
 
 
 def pack_bits(codes: Array, bits: int) -> Array:
@@ -60,7 +60,7 @@ def _ones(packed: Array, count: int) -> Array:
         ones = np.flatnonzero(np.unpackbits(packed[:size], bitorder="little"))
         if len(ones) >= count:
             return ones[:count]
-    raise ValueError(f"need {count} numbers, the bytes hold {len(ones)}")
+    raise ValueError(f"{len(ones)} numbers in place of {count}")
 
 
 def _columns(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -76,7 +76,7 @@ def pack() -> Stage:
         return dict(_pack(name, array) for name, array in arrays.items()), state
 
     def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
-        return {k.split(_MARK)[0]: _unpack(k, a) if _MARK in k else a for k, a in arrays.items()}, state
+        return {k.split(_PACK_MARK)[0]: _unpack(k, a) if _PACK_MARK in k else a for k, a in arrays.items()}, state
 
     return Stage("pack", ("pack",), lambda: ((), ()), encode, decode, recipe=("pack",))
 
@@ -88,12 +88,12 @@ def _pack(name: str, array: Array) -> tuple[str, Array]:
     signed = array.astype(np.int64).reshape(rows, columns)
     zigzag = ((signed << 1) ^ (signed >> 63)).view(np.uint64)
     parts = [rice_encode(zigzag[:, j]) for j in range(columns)]
-    return f"{name}{_MARK}~{array.dtype.str[1:]}~{'x'.join(map(str, array.shape))}", np.concatenate(parts)
+    return f"{name}{_PACK_MARK}~{array.dtype.str[1:]}~{'x'.join(map(str, array.shape))}", np.concatenate(parts)
 
 
 def _unpack(key: str, packed: Array) -> Array:
     try:
-        _, dtype, dims = key.split(_MARK)[1].split("~")
+        _, dtype, dims = key.split(_PACK_MARK)[1].split("~")
         shape = tuple(int(n) for n in dims.split("x") if n)
         rows, columns = _columns(shape)
         out, start = np.zeros((rows, columns), dtype=np.uint64), 0
@@ -103,4 +103,4 @@ def _unpack(key: str, packed: Array) -> Array:
         signed = (out >> np.uint64(1)).view(np.int64) ^ -(out & np.uint64(1)).view(np.int64)
         return signed.astype(np.dtype(dtype)).reshape(shape)
     except (ValueError, TypeError, IndexError) as error:
-        raise ProtocolError(f"need a packed array, {key!r} does not decode ({error})") from None
+        raise ProtocolError(f"The packed array {key!r} does not decode: {error}.") from None

@@ -13,13 +13,13 @@ from fedspan.channel.pack import pack_bits, unpack_bits
 from fedspan.channel.stage import Stage, State
 from fedspan.errors import InputError, ProtocolError
 
-_MARK = "~q"  # a packed array is named  name~q<bits>~<dtype>~<shape>: it describes itself
+_BITS_MARK = "~q"  # a packed array is named  name~q<bits>~<dtype>~<shape>: it describes itself
 
 
 def quantize(bits: int) -> Stage:
     """A stage that sends floating-point arrays with `bits` bits per number."""
     if isinstance(bits, bool) or not isinstance(bits, int | np.integer) or not 2 <= bits <= 16:
-        raise InputError(f"need bits to be an integer from 2 to 16, got {bits!r}")
+        raise InputError(f"bits must be an integer from 2 to 16, but is {bits!r}.")
     S = 2 ** (bits - 1) - 1
 
     def encode(arrays: Arrays, state: State, rng: Draw) -> tuple[Arrays, State]:
@@ -31,25 +31,27 @@ def quantize(bits: int) -> Stage:
             Δ = array.astype(np.float64, copy=False).ravel()
             top = np.abs(Δ).max(initial=0.0)
             if not np.isfinite(top):
-                raise ProtocolError(f"cannot quantise {name!r}: it holds NaN or infinity; nothing was sent")
+                raise ProtocolError(f"{name!r} contains NaN or infinity and cannot be quantised, so nothing was sent.")
             t = np.abs(Δ) / top * S if top > 0 else np.zeros_like(Δ)  # S / top would overflow for a tiny top
             p = np.minimum(np.floor(t), S - 1)  # |Δ|/‖Δ‖_max lies in [p/S, (p+1)/S]
             h = p + (rng(f"quantize {name}").random(Δ.size) < t - p)  # (18)
             codes = (np.sign(Δ) * h + S).astype(np.uint16)
             shape = "x".join(map(str, array.shape))
             scale = np.frombuffer(np.float64(top).tobytes(), dtype=np.uint8)
-            out[f"{name}{_MARK}{bits}~{array.dtype.str[1:]}~{shape}"] = np.concatenate([scale, pack_bits(codes, bits)])
+            out[f"{name}{_BITS_MARK}{bits}~{array.dtype.str[1:]}~{shape}"] = np.concatenate(
+                [scale, pack_bits(codes, bits)]
+            )
         return out, state
 
     def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
-        return {k.split(_MARK)[0]: _dequantize(k, a) if _MARK in k else a for k, a in arrays.items()}, state
+        return {k.split(_BITS_MARK)[0]: _dequantize(k, a) if _BITS_MARK in k else a for k, a in arrays.items()}, state
 
     return Stage(f"quantize({bits})", ("quantize",), lambda: ((), ()), encode, decode, recipe=("quantize", int(bits)))
 
 
 def _dequantize(key: str, packed: Array) -> Array:
     try:
-        bits_text, dtype, dims = key.split(_MARK)[1].split("~")
+        bits_text, dtype, dims = key.split(_BITS_MARK)[1].split("~")
         bits, shape = int(bits_text), tuple(int(n) for n in dims.split("x") if n)
         count, S = int(np.prod(shape, dtype=np.int64)), 2 ** (bits - 1) - 1
         scale = np.frombuffer(packed[:8].tobytes(), dtype="<f8")[0]
@@ -61,4 +63,4 @@ def _dequantize(key: str, packed: Array) -> Array:
         levels = codes.astype(np.float64) - S
         return (levels / S * scale).astype(np.dtype(dtype), copy=False).reshape(shape)  # (19)
     except (ValueError, TypeError, IndexError) as error:
-        raise ProtocolError(f"need a quantised array, {key!r} does not decode ({error})") from None
+        raise ProtocolError(f"The quantised array {key!r} does not decode: {error}.") from None

@@ -26,31 +26,25 @@ class Stage(NamedTuple):
     encode: Callable[[Arrays, State, Draw], tuple[Arrays, State]]
     decode: Callable[[Arrays, State], tuple[Arrays, State]]
     remembers: bool = False
-    recipe: tuple[Any, ...] = ()
+    recipe: tuple[object, ...] = ()
 
 
 IDENTITY = Stage("identity", (), lambda: ((), ()), lambda a, s, _: (a, s), lambda a, s: (a, s), recipe=("identity",))
 
-# Each kind may only follow kinds of the same or a lower rank. Noise on top of a memory would leave un-noised data in
-# that memory; clipping, memory or quantisation behind a mask would break the sum that undoes the mask.
-_RANK = {"clip": 0, "noise": 1, "memory": 2, "quantize": 3, "mask": 4, "pack": 5}
-_REASON = {
-    ("memory", "noise"): "the memory would carry un-noised data across rounds",
-    ("memory", "clip"): "the memory would carry unclipped data across rounds",
-    ("quantize", "noise"): "the noise's sensitivity is that of the unquantised array",
-    ("noise", "clip"): "the noise is calibrated by the clipping bound",
-}
+STAGE_KINDS = ("memory", "quantize", "pack")
+"""Kinds of stages in the only sound order: a memory must see the numbers themselves, and packing comes last."""
 
 
 def check_order(kinds: tuple[str, ...]) -> tuple[str, ...]:
     """The kinds, if their order is sound."""
-    unknown = [kind for kind in kinds if kind not in _RANK]
+    unknown = [kind for kind in kinds if kind not in STAGE_KINDS]
     if unknown:
-        raise InputError(f"need stages of the kinds {', '.join(_RANK)}, got {unknown[0]!r}; give yours one of these")
+        raise InputError(f"A stage is of kind {', '.join(STAGE_KINDS)}, but one is of kind {unknown[0]!r}.")
     for before, after in pairwise(kinds):
-        if _RANK[before] > _RANK[after]:
-            why = _REASON.get((before, after), "only the order clip → noise → memory → quantize → mask → pack is sound")
-            raise InputError(f"a channel cannot have {before!r} before {after!r}: {why}; put {after!r} first")
+        if STAGE_KINDS.index(before) > STAGE_KINDS.index(after):
+            raise InputError(
+                f"A channel must have {after!r} before {before!r}, in the order {' → '.join(STAGE_KINDS)}."
+            )
     return kinds
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import safetensors
@@ -17,12 +17,20 @@ import safetensors
 from fedspan._types import Array, Arrays
 from fedspan.errors import ProtocolError
 
-_NAMES = {
-    "f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8",
-    "u8": "U64", "u4": "U32", "u2": "U16", "u1": "U8", "b1": "BOOL",
-}  # fmt: skip
-_DTYPES = {name: np.dtype("<" + code) for code, name in _NAMES.items()}
+_FLOATS = {"f8": "F64", "f4": "F32", "f2": "F16"}
+_SIGNED = {"i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8"}
+_UNSIGNED = {"u8": "U64", "u4": "U32", "u2": "U16", "u1": "U8"}
+_DTYPE_NAMES = {**_FLOATS, **_SIGNED, **_UNSIGNED, "b1": "BOOL"}
+_DTYPES = {name: np.dtype("<" + code) for code, name in _DTYPE_NAMES.items()}
 _Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
+
+
+class _Tensor(TypedDict):
+    """An array as the library gives it."""
+
+    dtype: str
+    shape: list[int]
+    data: bytes
 
 
 class Message(NamedTuple):
@@ -42,10 +50,10 @@ def _tensors(layout: _Layout) -> tuple[str, int]:
     """The header's entries (without their braces) for arrays of that layout, and the bytes of data behind it."""
     entries, end = {}, 0
     for name, code, shape in layout:
-        if code not in _NAMES:
-            raise ProtocolError(f"need arrays of numbers, {name!r} has dtype {code!r}; convert it to float64")
+        if code not in _DTYPE_NAMES:
+            raise ProtocolError(f"Arrays must be numeric, but {name!r} has dtype {code!r}. Convert it to float64.")
         start, end = end, end + int(np.prod(shape, dtype=np.int64)) * np.dtype(code).itemsize
-        entries[name] = {"dtype": _NAMES[code], "shape": list(shape), "data_offsets": [start, end]}
+        entries[name] = {"dtype": _DTYPE_NAMES[code], "shape": list(shape), "data_offsets": [start, end]}
     return json.dumps(entries, separators=(",", ":"))[1:-1], end
 
 
@@ -82,7 +90,7 @@ def _bytes(array: Array) -> memoryview:
 def load(blob: bytes) -> tuple[dict[str, str], dict[str, Array]]:
     """The inverse of `dump`; the arrays are read-only views of the blob's parts."""
     try:
-        tensors: dict[str, dict[str, Any]] = dict(safetensors.deserialize(blob))  # type: ignore[no-untyped-call]
+        tensors: dict[str, _Tensor] = dict(safetensors.deserialize(blob))  # type: ignore[no-untyped-call]
         header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
         meta = header.pop("__metadata__", None) or {}
         found = {name: tensors[name] for name in header}  # in the order of the sender; the library's is random
@@ -90,7 +98,7 @@ def load(blob: bytes) -> tuple[dict[str, str], dict[str, Array]]:
             name: np.frombuffer(t["data"], dtype=_DTYPES[t["dtype"]]).reshape(t["shape"]) for name, t in found.items()
         }
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise ProtocolError(f"need a safetensors message, got {len(blob)} bytes that are not one ({error})") from None
+        raise ProtocolError(f"These {len(blob)} bytes are not a safetensors message: {error}") from None
     return dict(meta), arrays
 
 
@@ -110,7 +118,7 @@ def decode(blob: bytes) -> Message:
         name, *numbers = meta["m"].split(" ")
         round, exchange, number, base, ack = map(int, numbers)
     except (KeyError, ValueError):
-        raise ProtocolError("need a fedspan message, got a safetensors blob without a stamp") from None
+        raise ProtocolError("This safetensors file is not a message of fedspan: it has no stamp.") from None
     return Message(name, round, exchange, arrays, number, base, ack)
 
 

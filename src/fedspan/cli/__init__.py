@@ -1,1 +1,1 @@
-"""The command line: `fedspan demo`, `new`, `run`, `resume`, `report`, `audit`, `doctor`. Nothing imports it."""
+"""The command line: parse, call, print. Each command has a module; main.py lists them. Nothing imports it."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -14,29 +16,37 @@ from sklearn.decomposition import PCA
 
 from fedspan._files import write_whole
 from fedspan._types import Array
-from fedspan.cli.progress import count, duration, say, size
+from fedspan.cli.progress import TerminalProgress, say
 from fedspan.core.ledger import Ledger, Note
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.jobs.folder import RunFolder
 from fedspan.jobs.model import Job
-from fedspan.jobs.runner import execute, write_report
+from fedspan.jobs.runner import run_in_process, update_report
 from fedspan.numerics.orthonormal import largest_angle
+from fedspan.reports.format import format_bytes, format_count, format_duration
 
 _CLIENTS, _COMPONENTS = 8, 10
-_SHOWN = "krylov"  # the run whose folder and report stay
+_REPORTED = "krylov"  # the run whose folder and report stay
 _SEES = {"gram": "{d}×{d} moments", "ssi": "{d}×{k} products", "krylov": "{d}×{k} products"}
 
 
-def demo(path: Path, console: Console) -> None:
+def demo_command(
+    out: Annotated[Path, typer.Option(help="The run folder; a demo's own folder is replaced.")] = Path("demo-run"),
+) -> None:
+    """Federated PCA of real data, against the pooled answer; ends in a report."""
+    compare_solvers(out, Console())
+
+
+def compare_solvers(path: Path, console: Console) -> None:
     """Cut the digits into clients, run every solver, compare, and leave a run folder with a report."""
     digits = load_digits()
     X, names = digits.data, [str(name) for name in digits.feature_names]
     cuts = (len(X) * np.cumsum(np.arange(1, _CLIENTS)) / (_CLIENTS * (_CLIENTS + 1) / 2)).astype(int)
     data = path.absolute() / "data"
     rows = {f"client-{i}": part for i, part in enumerate(np.split(X, cuts), 1)}
-    options = {"n_components": _COMPONENTS, "solver": _SHOWN, "tol": 1e-9, "max_rounds": 1000, "random_state": 0}
-    job = Job("pca", options, {name: str(data / f"{name}.csv") for name in rows}).resolved()
-    folder = RunFolder.create(path, job, demo=True)
+    options = {"n_components": _COMPONENTS, "solver": _REPORTED, "tol": 1e-9, "max_rounds": 1000, "random_state": 0}
+    job = Job("pca", options, {name: str(data / f"{name}.csv") for name in rows}).resolve()
+    folder = RunFolder.create(path, job.to_toml(), demo=True)
     data.mkdir(exist_ok=True)
     for name, part in rows.items():
         lines = [names, *(map("{:g}".format, row) for row in part.tolist())]
@@ -45,25 +55,28 @@ def demo(path: Path, console: Console) -> None:
     sizes = ", ".join(str(len(part)) for part in rows.values())
     say(console, f"{len(X)} handwritten digits of {X.shape[1]} pixels, at {_CLIENTS} clients of {sizes} rows")
     pooled = PCA(_COMPONENTS, svd_solver="full").fit(X)
-    models = {}
+    models: dict[str, FederatedPCA] = {}
     for solver in ("gram", "ssi"):
         say(console, f"running {solver} …")
         models[solver] = FederatedPCA(**{**job.parameters, "solver": solver}).fit(job.sources())
-    say(console, f"running {_SHOWN}, in {path} …")
-    models[_SHOWN] = execute(folder, job, console, new=True)
+    say(console, f"running {_REPORTED}, in {path} …")
+    model = run_in_process(folder, job, TerminalProgress(console), new=True).model
+    if isinstance(model, FederatedPCA):
+        models[_REPORTED] = model
 
     ledger = Ledger(folder.ledger)
     for solver, model in models.items():
-        angle, variance = _against(pooled, model)
+        angle, variance = _compare(pooled, model)
+        cost = f"{format_count(model.n_rounds_, 'round')}, {format_bytes(model.ledger_.bytes_up)} up"
         ledger.add(
             Note(
-                f"demo: {solver} took {count(model.n_rounds_, 'round')}, {size(model.ledger_.bytes_up)} up; largest "
-                f"angle to scikit-learn's PCA of the pooled rows {angle:.1e}, variances within {variance:.1e}"
+                f"demo: {solver} took {cost}; largest angle to scikit-learn's PCA of the pooled rows {angle:.1e}, "
+                f"variances within {variance:.1e}"
             )
         )
     ledger.close()
-    write_report(folder, ledger, models[_SHOWN])
-    console.print(_table(models, pooled))
+    update_report(folder, job, ledger, models[_REPORTED])
+    console.print(_build_table(models, pooled))
     say(console, f"report: {folder.report}")
     say(console, "try next:")
     say(
@@ -73,26 +86,36 @@ def demo(path: Path, console: Console) -> None:
     say(console, "  fedspan doctor")
 
 
-def _against(pooled: PCA, model: FederatedPCA) -> tuple[float, float]:
-    """The largest principal angle to the pooled components, and the largest relative error of a variance."""
+def _compare(pooled: PCA, model: FederatedPCA) -> tuple[float, float]:
+    """Give the largest principal angle to the pooled components, and the largest relative error of a variance."""
     angle = largest_angle(pooled.components_.T, model.components_.T)
     error: Array = np.abs(model.explained_variance_ / pooled.explained_variance_ - 1)
     return angle, float(error.max())
 
 
-def _table(models: dict[str, FederatedPCA], pooled: PCA) -> Table:
+def _build_table(models: dict[str, FederatedPCA], pooled: PCA) -> Table:
     table = Table(
         title="Three solvers on the same clients, against scikit-learn's PCA of all rows",
         caption="The server sees the last column of each client, in every round: no noise or masks were asked for.",
-        title_justify="left", caption_justify="left", box=SIMPLE, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for column in ("solver", "rounds", "up", "down", "time", "angle", "variance", "server sees"):
         table.add_column(column, justify="left" if column in ("solver", "server sees") else "right")
     for solver, model in models.items():
-        ledger, (angle, variance) = model.ledger_, _against(pooled, model)
+        ledger, (angle, variance) = model.ledger_, _compare(pooled, model)
         sees = _SEES[solver].format(d=model.n_features_in_, k=len(model.components_))
         table.add_row(
-            solver, str(model.n_rounds_), size(ledger.bytes_up), size(ledger.bytes_down), duration(ledger.seconds),
-            f"{angle:.1e}", f"{variance:.1e}", sees,
-        )  # fmt: skip
+            solver,
+            str(model.n_rounds_),
+            format_bytes(ledger.bytes_up),
+            format_bytes(ledger.bytes_down),
+            format_duration(ledger.seconds),
+            f"{angle:.1e}",
+            f"{variance:.1e}",
+            sees,
+        )
     return table

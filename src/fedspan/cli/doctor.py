@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedspan import __version__
+from fedspan._version import __version__
 from fedspan.engines.inprocess import cores
 
 GIVES = {
@@ -27,16 +27,21 @@ GIVES = {
 }
 
 
-def examine(console: Console) -> None:
+def doctor_command() -> None:
+    """Versions, BLAS, threads, what is installed, what is not and why it matters."""
+    show_installation(Console())
+
+
+def show_installation(console: Console) -> None:
     """Print two tables: what runs, and what could be added."""
     here = Table("what", "here", title="This machine", title_justify="left")
-    for what, value in _core().items():
+    for what, value in _list_core().items():
         here.add_row(what, value)
     console.print(here)
     extras = Table("extra", "gives", "here", title="Extras: the rest works without them", title_justify="left")
     lost = []
     for extra, gives in GIVES.items():
-        missing = _missing(extra)
+        missing = _list_missing(extra)
         lost += [extra] if missing else []
         extras.add_row(extra, gives, f"no ({', '.join(missing)})" if missing else "yes")
     console.print(extras)
@@ -47,10 +52,10 @@ def examine(console: Console) -> None:
         console.print("Nothing is missing.")
 
 
-def _core() -> dict[str, str]:
+def _list_core() -> dict[str, str]:
     names = ("numpy", "scipy", "scikit-learn", "safetensors")
     pools = [p for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"]
-    blas = {f"{p['internal_api']} {p['version']}, {_threads(p['num_threads'])}" for p in pools}
+    blas = {f"{p['internal_api']} {p['version']}, {_count_threads(p['num_threads'])}" for p in pools}
     return {
         "fedspan": __version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
@@ -60,12 +65,12 @@ def _core() -> dict[str, str]:
     }
 
 
-def _threads(number: int) -> str:
+def _count_threads(number: int) -> str:
     return f"{number} thread{'' if number == 1 else 's'}"
 
 
-def _missing(extra: str) -> list[str]:
-    """The packages of an extra that are not installed."""
+def _list_missing(extra: str) -> list[str]:
+    """List the packages of an extra that are not installed."""
     missing = []
     for line in requires("fedspan") or ():
         name = re.match(r"[\w.-]+", line)

@@ -3,49 +3,85 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
 
 from fedspan._files import write_whole
-from fedspan.errors import InputError, MissingExtraError, nearest
+from fedspan.errors import InputError, MissingExtraError, suggest
+from fedspan.estimators.classifier import FederatedClassifier
+from fedspan.estimators.pca import FederatedPCA
+from fedspan.estimators.personalized import PersonalizedPCA
+from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
 from fedspan.jobs.folder import RunFolder
 from fedspan.jobs.model import Job
-from fedspan.jobs.tasks import TASKS, estimator
-
-# The method that makes it, and how the file's name ends.
-_KINDS = {"sklearn": ("to_sklearn", ".skops"), "onnx": ("to_onnx", ".onnx")}
+from fedspan.jobs.tasks import TASKS
 
 
-def export(folder: RunFolder, job: Job, kind: str, out: Path | None, client: str | None = None) -> Path:
+class _Kind(NamedTuple):
+    """A kind of file: how its name ends, and the estimators that can write it."""
+
+    suffix: str
+    able: tuple[type, ...]
+
+
+_FORMATS = {
+    "sklearn": _Kind(".skops", (FederatedPCA, PersonalizedPCA)),
+    "onnx": _Kind(".onnx", (FederatedPCA, FederatedClassifier, VerticalFederatedClassifier)),
+}
+
+
+def export_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", show_default=False)],
+    to: Annotated[str, typer.Option(metavar="sklearn|onnx", help="What to write.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="A new file; default: model.skops or model.onnx in the run folder.")
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Whose components, of a personalized model; default: none, which others need.")
+    ] = None,
+) -> None:
+    """Write a run's model as a fitted scikit-learn estimator (skops) or an ONNX graph; needs no fedspan to be used."""
+    place = RunFolder.find(folder)
+    typer.echo(f"wrote {write_model(place, Job.load(place.job), to, out, client)}")
+
+
+def write_model(folder: RunFolder, job: Job, to: str, out: Path | None, client: str | None = None) -> Path:
     """Write the model to a new file; default: into the run folder."""
-    if kind not in _KINDS:
-        raise InputError(f"need --to {' or '.join(_KINDS)}, got {kind!r}; {nearest(kind, _KINDS)}")
-    method, suffix = _KINDS[kind]
-    out = out if out is not None else folder.path / f"model{suffix}"
-    able = [task for task in TASKS if hasattr(estimator(task), method)]
-    if job.task not in able:
-        raise InputError(f"need a model of {', '.join(able)} for --to {kind}, got {job.task!r}; load it in Python")
+    if to not in _FORMATS:
+        raise InputError(f"--to must be {' or '.join(_FORMATS)}, but is {to!r}. {suggest(to, _FORMATS)}")
+    kind, estimator = _FORMATS[to], TASKS[job.task].estimator
+    out = out if out is not None else folder.path / f"model{kind.suffix}"
+    if not issubclass(estimator, kind.able):
+        able = ", ".join(name for name, task in TASKS.items() if issubclass(task.estimator, kind.able))
+        raise InputError(f"--to {to} is for models of {able}, but this is one of {job.task!r}; load it in Python.")
     if client is not None and job.task != "personalized":
-        raise InputError(f"--client is for personalized models, of which each client has its own; this is {job.task!r}")
-    if not folder.model.exists():
-        raise InputError(f"need a complete run, {folder.path} has no model yet; do: fedspan resume {folder.path}")
-    if out.suffix != suffix:
         raise InputError(
-            f"need --out to end in {suffix}, got {out.name}"
-            + ("; other files of scikit-learn models run code when they are read" if kind == "sklearn" else "")
+            f"--client is for personalized models, of which each client has its own, but this is {job.task!r}."
+        )
+    if not folder.model.exists():
+        raise InputError(f"The run in {folder.path} has no model yet; complete it with: {folder.command('resume')}")
+    if out.suffix != kind.suffix:
+        raise InputError(
+            f"--out must end in {kind.suffix}, but is {out.name}"
+            + ("; other files of scikit-learn models run code when they are read." if to == "sklearn" else ".")
         )
     if out.exists():
-        raise InputError(f"{out} is there already, and is not overwritten; give another --out")
-    model = estimator(job.task).load(folder.model)
+        raise InputError(f"{out} already exists; choose another --out.")
+    model = estimator.load(folder.model)
     try:
-        if kind == "sklearn":
-            write_whole(out, _skops(model.to_sklearn(client) if job.task == "personalized" else model.to_sklearn()))
-        else:
+        if isinstance(model, PersonalizedPCA):
+            write_whole(out, _to_skops(model.to_sklearn(client)))
+        elif to == "sklearn" and isinstance(model, FederatedPCA):
+            write_whole(out, _to_skops(model.to_sklearn()))
+        elif isinstance(model, FederatedPCA | FederatedClassifier | VerticalFederatedClassifier):
             model.to_onnx(out)
     except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror}; give another --out") from None
+        raise InputError(f"Cannot write {out}: {error.strerror}; choose another --out.") from None
     return out
 
 
-def _skops(model: object) -> bytes:
+def _to_skops(model: object) -> bytes:
     try:
         from skops.io import dumps
     except ImportError:

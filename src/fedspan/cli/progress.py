@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console, RenderableType
@@ -13,48 +13,66 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedspan.core.ledger import Exchange, Ledger, RoundEnd
+from fedspan.core.ledger import Exchange, RoundEnd
 from fedspan.core.run import Info
+from fedspan.jobs.finished import Run
+from fedspan.jobs.tasks import task_of
+from fedspan.jobs.watching import Outlook
+from fedspan.reports.format import accuracy_of, format_bytes, format_count, format_duration
+from fedspan.reports.report import describe_outcome
 
-_TINY = 1e-12  # a slack below this is rounding error
-_WATCH = {"objective": "objective"}
+_NEGLIGIBLE = 1e-12  # a slack below this is rounding error
 _ACCOUNTING = 20.0  # how many times longer than the accounting of privacy took, until it is done again
 _CELL = 18  # columns of a terminal for one figure
-_WINDOW = 10  # rounds that the estimate of the time left looks back on
+_RECENT = 10  # rounds that the estimate of the time left looks back on
 
 
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
+def say(console: Console, text: str) -> None:
+    """Print one line as it is: no markup, no wrapping, so that a path can be copied and a log can be searched."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def count(number: int, noun: str) -> str:
-    """A number of things."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def announce(run: Run, console: Console) -> None:
+    """Say how a run ended, and where things are."""
+    folder, ledger = run.folder, run.ledger
+    rounds, ended = format_count(run.model.n_rounds_, "round"), describe_outcome(task_of(run.model), run.model, ledger)
+    sent = f"{format_bytes(ledger.bytes_up)} up, {format_bytes(ledger.bytes_down)} down"
+    say(console, f"done: {rounds}, {ended}, {sent}, {format_duration(ledger.seconds)}")
+    say(console, f"model:  {folder.model}")
+    say(console, f"report: {folder.report}")
+    if folder.transcript.exists():
+        attack = folder.command("audit")
+        say(console, f"transcript: {folder.transcript}, all that the clients released; to attack it: {attack}")
 
 
-def duration(seconds: float) -> str:
-    """Seconds for people."""
-    if seconds < 60:
-        return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+class TerminalProgress:
+    """The `Progress` of the command line."""
 
+    def __init__(self, console: Console) -> None:
+        self.console = console
 
-def accuracy(metrics: Mapping[str, float]) -> tuple[str, float]:
-    """What the server knows of its accuracy: the KKT violation, or if it cannot see that, the estimate's change."""
-    kkt, change = metrics.get("kkt", math.nan), metrics.get("change", math.nan)
-    return ("change", change) if math.isnan(kkt) and not math.isnan(change) else ("KKT", kkt)
+    @property
+    def shows_notice(self) -> bool:
+        """Only a live display has a place for it."""
+        return self.console.is_terminal
+
+    def say(self, text: str) -> None:
+        """Print the line."""
+        say(self.console, text)
+
+    def warn(self, text: str) -> None:
+        """Print the warning where errors go."""
+        say(Console(stderr=True), f"warning: {text}")
+
+    def follow(self, outlook: Outlook) -> RoundDisplay:
+        """Show the rounds."""
+        return RoundDisplay(self.console, outlook)
 
 
 def rounds_left(errors: Sequence[float], tol: float, done: int, most: int) -> int:
-    """How many more rounds, if the log of the error goes on falling along the line through the last ones."""
+    """Estimate how many more rounds, if the log of the error goes on falling along the line through the last ones."""
     left = most - done
-    y = [math.log(value) for value in errors[-_WINDOW:] if 0 < value < math.inf]
+    y = [math.log(value) for value in errors[-_RECENT:] if 0 < value < math.inf]
     if tol <= 0 or len(y) < 2:
         return left
     middle, mean = (len(y) - 1) / 2, sum(y) / len(y)
@@ -64,23 +82,11 @@ def rounds_left(errors: Sequence[float], tol: float, done: int, most: int) -> in
     return max(0, min(left, math.ceil((math.log(tol) - y[-1]) / slope - 1e-6)))
 
 
-class Progress:
+class RoundDisplay:
     """The callback of a run, as a context. It reads the ledger only from where it last stopped."""
 
-    def __init__(
-        self,
-        console: Console,
-        ledger: Ledger,
-        max_rounds: int,
-        tol: float,
-        watch: Mapping[str, str] = _WATCH,
-        budget: tuple[float, float] | None = None,
-        notice: Callable[[], str] = str,
-    ) -> None:
-        """`watch`: the metrics to show, by their labels, where they are known; `budget`: ε and δ; `notice`: a line to
-        show below the figures."""
-        self.console, self.ledger, self.max_rounds, self.tol, self.watch = console, ledger, max_rounds, tol, watch
-        self.budget, self.notice = budget, notice
+    def __init__(self, console: Console, outlook: Outlook) -> None:
+        self.console, self.outlook = console, outlook
         self._spent, self._spent_at, self._spent_took = 0.0, 0.0, 0.0
         self.round, self.metrics = 0, dict[str, float]()
         self._seen, self._up, self._down, self._seconds = 0, 0, 0, 0.0
@@ -92,7 +98,7 @@ class Progress:
         self._started = time.monotonic()
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> RoundDisplay:
         self._started = time.monotonic()
         self._read()
         if self.console.is_terminal:
@@ -113,7 +119,7 @@ class Progress:
 
     def _read(self) -> None:
         """Fold what is new in the ledger."""
-        for event in self.ledger.events[self._seen :]:
+        for event in self.outlook.ledger.events[self._seen :]:
             if isinstance(event, Exchange):
                 self._up, self._down = self._up + sum(event.bytes_up), self._down + sum(event.bytes_down)
                 self._asked.update(event.clients)
@@ -125,51 +131,52 @@ class Progress:
                 self._asked, self._answered = set(), set()
                 if event.round > 0:  # round 0, the opening, has no estimate yet
                     self.round, self.metrics = event.round, event.metrics
-                    self._errors.append(accuracy(event.metrics)[1])
-                    self._pace = [*self._pace[1 - _WINDOW :], event.seconds]
-        self._seen = len(self.ledger.events)
+                    self._errors.append(accuracy_of(event.metrics)[1])
+                    self._pace = [*self._pace[1 - _RECENT :], event.seconds]
+        self._seen = len(self.outlook.ledger.events)
 
     def _epsilon(self, delta: float) -> float:
-        """What was spent so far; accounting may take long, so it gets a twentieth of the time at most."""
+        """Give what was spent so far; accounting may take long, so it gets a twentieth of the time at most."""
         now = time.monotonic()
-        if now - self._spent_at >= _ACCOUNTING * self._spent_took or self.round == self.max_rounds:
-            self._spent, self._spent_at = self.ledger.epsilon(delta), now
+        if now - self._spent_at >= _ACCOUNTING * self._spent_took or self.round == self.outlook.max_rounds:
+            self._spent, self._spent_at = self.outlook.ledger.epsilon(delta), now
             self._spent_took = time.monotonic() - now
         return self._spent
 
     def _figures(self) -> dict[str, str]:
-        label, error = accuracy(self.metrics)
-        left = rounds_left(self._errors, self.tol, self.round, self.max_rounds)
-        known = {name: self.metrics.get(metric, math.nan) for name, metric in self.watch.items()}
-        return {
-            "round": f"{self.round}/{self.max_rounds}",
-            **{
-                name: f"{value if abs(value) > _TINY else 0.0:.6g}"
-                for name, value in known.items()
-                if not math.isnan(value)
-            },
-            **({label: f"{error:.2e}"} if not math.isnan(error) else {}),
-            "up": size(self._up),
-            "down": size(self._down),
-            **({"ε": f"{self._epsilon(self.budget[1]):.3g}/{self.budget[0]:g}"} if self.budget else {}),
-            "time": duration(self._seconds),
-            "left": "about " + duration(left * sum(self._pace) / max(1, len(self._pace))),
-            "answered": self._last,
-            **({"out": ", ".join(self._out[:2]) + (", …" if len(self._out) > 2 else "")} if self._out else {}),
-        }
+        """Word every figure that is known."""
+        figures = {"round": f"{self.round}/{self.outlook.max_rounds}"}
+        for name, metric in self.outlook.metrics.items():
+            value = self.metrics.get(metric, math.nan)
+            if not math.isnan(value):
+                figures[name] = f"{value if abs(value) > _NEGLIGIBLE else 0.0:.6g}"
+        label, error = accuracy_of(self.metrics)
+        if not math.isnan(error):
+            figures[label] = f"{error:.2e}"
+        figures["up"], figures["down"] = format_bytes(self._up), format_bytes(self._down)
+        if self.outlook.budget:
+            epsilon, delta = self.outlook.budget
+            figures["ε"] = f"{self._epsilon(delta):.3g}/{epsilon:g}"
+        left = rounds_left(self._errors, self.outlook.tol, self.round, self.outlook.max_rounds)
+        figures["time"] = format_duration(self._seconds)
+        figures["left"] = "about " + format_duration(left * sum(self._pace) / max(1, len(self._pace)))
+        figures["answered"] = self._last
+        if self._out:
+            figures["out"] = ", ".join(self._out[:2]) + (", …" if len(self._out) > 2 else "")
+        return figures
 
     def _fraction(self) -> float:
         """How far along: by the logarithm of the error where it decides, else by rounds."""
-        by_rounds = self.round / self.max_rounds
+        by_rounds = self.round / self.outlook.max_rounds
         first, last = self._errors[0], self._errors[-1]
-        if not (self.tol > 0 and first > self.tol and last > 0):
+        if not (self.outlook.tol > 0 and first > self.outlook.tol and last > 0):
             return by_rounds
-        return max(by_rounds, min(1.0, math.log(first / last) / math.log(first / self.tol)))
+        return max(by_rounds, min(1.0, math.log(first / last) / math.log(first / self.outlook.tol)))
 
     def _render(self) -> RenderableType:
         if not self._errors:
-            waited = duration(time.monotonic() - self._started)
-            return Text("\n".join(filter(None, [f"opening the clients … {waited}", self.notice()])))
+            waited = format_duration(time.monotonic() - self._started)
+            return Text("\n".join(filter(None, [f"opening the clients … {waited}", self.outlook.notice()])))
         figures = list(self._figures().items())
         across = max(1, min(len(figures), (self.console.width - 1) // _CELL))
         table = Table.grid()
@@ -182,10 +189,5 @@ class Progress:
         outer = Table.grid()
         outer.add_row(ProgressBar(total=1.0, completed=self._fraction(), width=min(60, self.console.width - 1)))
         outer.add_row(table)
-        outer.add_row(Text(self.notice()))
+        outer.add_row(Text(self.outlook.notice()))
         return outer
-
-
-def say(console: Console, text: str) -> None:
-    """One line as it is: no markup, no wrapping, so that a path can be copied and a log can be searched."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

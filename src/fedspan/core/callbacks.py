@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from fedspan.core.ledger import Exchange, RoundEnd
 from fedspan.core.run import Info
@@ -66,12 +66,12 @@ class MLflowLogger:
         tracking_uri: str | None = None,
         experiment: str = "fedspan",
         run_name: str | None = None,
-        params: Mapping[str, Any] | None = None,
+        params: Mapping[str, object] | None = None,
     ) -> None:
         try:
             from mlflow.tracking import MlflowClient
         except ImportError:
-            raise MissingExtraError("logging to MLflow", "mlflow") from None
+            raise MissingExtraError("Logging to MLflow", "mlflow") from None
         self._client = MlflowClient(tracking_uri)
         self._experiment, self._name, self._params = experiment, run_name, dict(params or {})
         self._course = _Course()
@@ -116,7 +116,7 @@ class TensorBoardLogger:
         try:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
-            raise MissingExtraError("logging to TensorBoard", "tensorboard") from None
+            raise MissingExtraError("Logging to TensorBoard", "tensorboard") from None
         self._writer = EventFileWriter(os.fspath(folder))
         self._course = _Course()
 

@@ -9,24 +9,26 @@ from __future__ import annotations
 import json
 import os
 import types
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NotRequired, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 import numpy as np
 
 from fedspan._files import write_whole
-from fedspan._types import Array, Arrays
+from fedspan._types import Array, Arrays, Json
 from fedspan.channel import wire
+from fedspan.core.snapshot import SessionSnapshot
 from fedspan.errors import CheckpointError, FedspanError
 
 T = TypeVar("T")
-_REMEDY = "restore it, or delete it and run again"
+_REMEDY = "Restore it, or delete it and run again."
 
 
-def flatten(tree: Any) -> tuple[Any, dict[str, Array]]:
+def flatten(tree: object) -> tuple[Json, dict[str, Array]]:
     """A JSON skeleton, and the arrays it refers to by name; an array that occurs twice is stored once.
 
     An array whose axes lie otherwise in memory than in C order comes back as it lay ("lies"): BLAS rounds otherwise.
@@ -34,7 +36,7 @@ def flatten(tree: Any) -> tuple[Any, dict[str, Array]]:
     arrays: dict[str, Array] = {}
     seen: dict[int, str] = {}
 
-    def walk(node: Any) -> Any:
+    def walk(node: object) -> Json:
         if isinstance(node, np.ndarray):
             axes = _axes_in_memory(node)
             if id(node) not in seen:
@@ -42,17 +44,19 @@ def flatten(tree: Any) -> tuple[Any, dict[str, Array]]:
                 arrays[seen[id(node)]] = node.transpose(axes)
             name = seen[id(node)]
             return {"array": name} if axes == sorted(axes) else {"lies": {"array": name, "axes": axes}}
-        if is_dataclass(node):
-            return {"dict": {f.name: walk(getattr(node, f.name)) for f in fields(node)}}
+        if is_dataclass(node) and not isinstance(node, type):
+            return {"dict": {name: walk(value) for name, value in field_values(node).items()}}
         if isinstance(node, Mapping):
             return {"dict": {str(key): walk(value) for key, value in node.items()}}
-        if type(node) in (tuple, list):  # a NamedTuple would come back as a tuple
+        if isinstance(node, tuple | list) and type(node) in (tuple, list):  # a NamedTuple would come back as a tuple
             return {type(node).__name__: [walk(value) for value in node]}
         if isinstance(node, np.generic):
-            return node.item()
+            return cast(Json, node.item())
         if node is None or isinstance(node, bool | int | float | str):
             return node
-        raise CheckpointError(f"need plain data in a state, got {type(node).__name__}; keep arrays and numbers only")
+        raise CheckpointError(
+            f"A state must be plain data (arrays, numbers, text), but this one contains a {type(node).__name__}."
+        )
 
     return walk(tree), arrays
 
@@ -64,16 +68,27 @@ def _axes_in_memory(array: Array) -> list[int]:
     return sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
 
 
-def in_c_order(tree: Any) -> Any:
+def field_values(record: object) -> dict[str, object]:
+    """The fields of a dataclass by name, as they are (`asdict` would copy the arrays in them)."""
+    if not is_dataclass(record):
+        return {}
+    return {f.name: getattr(record, f.name) for f in fields(record)}
+
+
+def in_c_order(tree: T) -> T:
     """The same data with all arrays in C order, so that a run and its resumption hold them alike."""
+    return cast(T, _in_c_order(tree))
+
+
+def _in_c_order(tree: object) -> object:
     if isinstance(tree, np.ndarray):
         return np.asarray(tree, order="C")
     if is_dataclass(tree) and not isinstance(tree, type):
-        return replace(tree, **{f.name: in_c_order(getattr(tree, f.name)) for f in fields(tree)})
+        return replace(tree, **{name: _in_c_order(value) for name, value in field_values(tree).items()})
     if isinstance(tree, Mapping):
-        return {key: in_c_order(value) for key, value in tree.items()}
-    if type(tree) in (tuple, list):
-        return type(tree)(in_c_order(value) for value in tree)
+        return {key: _in_c_order(value) for key, value in tree.items()}
+    if isinstance(tree, tuple | list) and type(tree) in (tuple, list):
+        return type(tree)(_in_c_order(value) for value in tree)
     return tree
 
 
@@ -94,20 +109,120 @@ def unflatten(skeleton: Any, arrays: Arrays) -> Any:
     return {"tuple": tuple, "list": list}[kind](unflatten(node, arrays) for node in value)
 
 
-def build(kind: Any, tree: Any) -> Any:
-    """A dataclass (and those inside it, by its annotations) from dicts; other data as it is."""
-    if get_origin(kind) in (Union, types.UnionType):
-        inner = [arg for arg in get_args(kind) if is_dataclass(arg)]
-        return build(inner[0], tree) if inner and tree is not None else tree
-    if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
-        return tuple(build(get_args(kind)[0], node) for node in tree)
-    if not (isinstance(kind, type) and is_dataclass(kind)):
+def build(kind: type[T], tree: object, *, defaults: bool = False) -> T:
+    """A dataclass or TypedDict from plain data, and those inside it, as their annotations say.
+
+    Whatever does not fit its annotation is refused with a `CheckpointError`, and so is an annotation that says too
+    little to build from (`Protocol`s, a union of two dataclasses with the same fields). `Any` and `object` take the
+    data as it is. With `defaults`, fields that have a default may be missing.
+    """
+    return cast(T, _build(kind, tree, _name(kind), defaults))
+
+
+def _name(kind: object) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+
+
+def _misfit(kind: object, tree: object, where: str) -> CheckpointError:
+    return CheckpointError(f"{where} must be {_name(kind)}, but the data holds {type(tree).__name__}.")
+
+
+def _build(kind: Any, tree: object, where: str, defaults: bool) -> object:
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any or kind is object:
         return tree
+    if origin in (Union, types.UnionType):
+        return _build_union(kind, tree, where, defaults)
+    if origin is Literal:
+        if tree not in inner:
+            raise _misfit(kind, tree, where)
+        return tree
+    if is_dataclass(kind) or is_typeddict(kind):
+        return _build_record(kind, tree, where, defaults)
+    if origin is tuple and inner[-1:] != (...,):
+        if not isinstance(tree, tuple | list) or len(tree) != len(inner):
+            raise _misfit(kind, tree, where)
+        pairs = zip(inner, tree, strict=True)
+        return tuple(_build(part, node, f"{where}[{i}]", defaults) for i, (part, node) in enumerate(pairs))
+    if origin in (tuple, list, Sequence):
+        if not isinstance(tree, tuple | list):
+            raise _misfit(kind, tree, where)
+        parts = [_build(inner[0], node, f"{where}[{i}]", defaults) for i, node in enumerate(tree)]
+        return parts if origin is list else tuple(parts)
+    if origin in (dict, Mapping):
+        if not isinstance(tree, Mapping):
+            raise _misfit(kind, tree, where)
+        return {
+            _build_key(inner[0], key, where): _build(inner[1], node, f"{where}[{key!r}]", defaults)
+            for key, node in tree.items()
+        }
+    return _build_plain(origin or kind, tree, where)
+
+
+def _build_plain(kind: Any, tree: object, where: str) -> object:
+    """A number, a text, an array or nothing; a whole number will do for a float."""
+    if kind is None or kind is type(None):
+        fits = tree is None
+    elif kind is float:
+        fits = isinstance(tree, float | int) and not isinstance(tree, bool)
+    elif kind is int:
+        fits = isinstance(tree, int) and not isinstance(tree, bool)
+    elif kind in (bool, str, np.ndarray, dict, list, tuple):
+        fits = isinstance(tree, kind)
+    else:
+        raise CheckpointError(f"{where} cannot be built from plain data, because its type is {_name(kind)}.")
+    if not fits:
+        raise _misfit(kind, tree, where)
+    return tree
+
+
+def _build_key(kind: object, key: object, where: str) -> object:
+    """A key of a mapping; files hold numbers as text."""
+    if kind is int and isinstance(key, str) and key.lstrip("-").isdigit():
+        return int(key)
+    return _build(kind, key, f"{where}, a key,", False)
+
+
+def _build_union(kind: Any, tree: object, where: str, defaults: bool) -> object:
+    """What the member that fits makes of it; two records that both fit cannot be told apart."""
+    members = get_args(kind)
+    if type(None) in members and tree is None:
+        return None
+    others = [member for member in members if member not in (Any, object, type(None))]
+    if len(others) == 1 and Any not in members and object not in members:
+        return _build(others[0], tree, where, defaults)
+    built: list[object] = []
+    for member in others:
+        with suppress(CheckpointError):
+            built.append(_build(member, tree, where, defaults))
+    records = {type(value): value for value in built if is_dataclass(value)}
+    if len(records) > 1:
+        raise CheckpointError(f"{where} could be any of {', '.join(sorted(r.__name__ for r in records))}.")
+    if records:
+        return next(iter(records.values()))
+    if built:
+        return next((value for value in built if type(value) is type(tree)), built[0])
+    if Any in members or object in members:
+        return tree
+    raise _misfit(kind, tree, where)
+
+
+def _build_record(kind: Any, tree: object, where: str, defaults: bool) -> object:
+    """A dataclass or a TypedDict, whose fields must be those of the data."""
+    if is_typeddict(kind):
+        extras = get_type_hints(kind, include_extras=True)
+        known = set(extras)
+        required = {name for name, hint in extras.items() if kind.__total__ and get_origin(hint) is not NotRequired}
+    else:
+        known = {f.name for f in fields(kind)}
+        free = {f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING}
+        required = known - free if defaults else known
+    if not isinstance(tree, Mapping) or not required <= set(tree) <= known:
+        found = ", ".join(sorted(map(str, tree))) if isinstance(tree, Mapping) else type(tree).__name__
+        raise CheckpointError(f"{where} must have the fields {', '.join(sorted(known))}, but the data holds {found}.")
     hints = get_type_hints(kind)
-    names = {f.name for f in fields(kind)}
-    if not isinstance(tree, dict) or set(tree) != names:
-        raise CheckpointError(f"need the fields of {kind.__name__}, {sorted(names)}; the file holds other ones")
-    return kind(**{name: build(hints[name], tree[name]) for name in names})
+    values = {name: _build(hints[name], node, f"{where}.{name}", defaults) for name, node in tree.items()}
+    return values if is_typeddict(kind) else kind(**values)
 
 
 def _digest(skeleton: str, arrays: Arrays) -> str:
@@ -119,7 +234,7 @@ def _digest(skeleton: str, arrays: Arrays) -> str:
     return digest.hexdigest()
 
 
-def save_tree(path: str | os.PathLike[str], kind: str, tree: Any) -> None:
+def save_tree(path: str | os.PathLike[str], kind: str, tree: object) -> None:
     """Write plain data as one safetensors file of that kind ("checkpoint", "model")."""
     skeleton, arrays = flatten(tree)
     text = json.dumps(skeleton, separators=(",", ":"))
@@ -131,17 +246,17 @@ def load_tree(path: str | os.PathLike[str], kind: str) -> Any:
     try:
         meta, arrays = wire.load(Path(path).read_bytes())
     except (OSError, FedspanError) as error:
-        raise CheckpointError(f"need a fedspan {kind}, cannot read {path}: {error}; {_REMEDY}") from None
+        raise CheckpointError(f"Cannot read the {kind} in {path}: {str(error).rstrip('.')}. {_REMEDY}") from None
     if meta.get("fedspan") != kind:
         found = meta.get("fedspan", "a foreign safetensors file")
-        raise CheckpointError(f"need a fedspan {kind}, {path} is {found!r}; {_REMEDY}")
+        raise CheckpointError(f"{path} must hold a fedspan {kind}, but is {found!r}. {_REMEDY}")
     ordered = {name: arrays[name] for name in map(str, range(len(arrays))) if name in arrays}
     if _digest(meta.get("tree", ""), ordered) != meta.get("digest") or len(ordered) != len(arrays):
-        raise CheckpointError(f"{path} is damaged (its digest does not match); {_REMEDY}")
+        raise CheckpointError(f"{path} is damaged: its digest does not match. {_REMEDY}")
     try:
         return unflatten(json.loads(meta["tree"]), arrays)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        raise CheckpointError(f"{path} is damaged (its parts do not fit together); {_REMEDY}") from None
+        raise CheckpointError(f"{path} is damaged: its parts do not fit together. {_REMEDY}") from None
 
 
 class Checkpoint:
@@ -149,18 +264,18 @@ class Checkpoint:
 
     def __init__(self, folder: str | os.PathLike[str], every: int = 1) -> None:
         if every < 1:
-            raise CheckpointError(f"need to save every 1 or more rounds, got {every!r}")
+            raise CheckpointError(f"A checkpoint must be saved every 1 or more rounds, not every {every!r}.")
         self.path = Path(folder) / "round.safetensors"
         self.every = every
         self.saved = 0  # the last round that was saved here
 
-    def save(self, run: Mapping[str, Any], round: int, state: Any, engine: Any) -> None:
+    def save(self, run: Mapping[str, object], round: int, state: object, engine: SessionSnapshot) -> None:
         """Replace the last one. `run` names what this checkpoint belongs to; `engine` is what clients remember."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         save_tree(self.path, "checkpoint", {"run": dict(run), "round": round, "state": state, "engine": engine})
         self.saved = round
 
-    def load(self, run: Mapping[str, Any], state: type[T]) -> tuple[int, T, Any] | None:
+    def load(self, run: Mapping[str, object], state: type[T]) -> tuple[int, T, SessionSnapshot] | None:
         """(round, server state, what clients remember) of the last complete round; None if there is none yet."""
         if not self.path.exists():
             return None
@@ -169,7 +284,7 @@ class Checkpoint:
             need, has = run.get(key), saved["run"].get(key)
             if need != has:
                 raise CheckpointError(
-                    f"{self.path} belongs to another run: need {key} = {need!r}, it has {has!r}; "
-                    "give another checkpoint folder, or delete this one to start anew"
+                    f"{self.path} belongs to another run: {key} is {need!r} here, but {has!r} in the checkpoint. "
+                    "Choose another checkpoint folder, or delete this one to start anew."
                 )
-        return saved["round"], build(state, saved["state"]), saved["engine"]
+        return saved["round"], build(state, saved["state"]), build(SessionSnapshot, saved["engine"])

@@ -10,13 +10,14 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from fedspan._files import write_whole
 from fedspan.errors import InputError
+from fedspan.privacy.accountant import epsilon
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,34 @@ class RoundEnd:
 
 
 @dataclass(frozen=True)
+class Started:
+    """A run began: the algorithm's class, the family it belongs to, its options, its seed, and why it was taken.
+
+    `why` is a phrase for a report: "as requested", "the fastest by the cost model: …".
+    """
+
+    algorithm: str
+    family: str
+    options: dict[str, object]
+    seed: int
+    why: str
+
+
+@dataclass(frozen=True)
 class Note:
-    """A sentence for the person who reads the report: which solver was chosen and why, a resumption, a warning."""
+    """A sentence for the person who reads the report: a resumption, a forecast, a warning."""
 
     text: str
 
 
-Event = Exchange | RoundEnd | Note
-_KINDS: dict[str, type[Any]] = {"exchange": Exchange, "round": RoundEnd, "note": Note}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+Event = Started | Exchange | RoundEnd | Note
+_EVENT_KINDS: dict[str, type[Started] | type[Exchange] | type[RoundEnd] | type[Note]] = {
+    "started": Started,
+    "exchange": Exchange,
+    "round": RoundEnd,
+    "note": Note,
+}
+_EVENT_NAMES = {kind: name for name, kind in _EVENT_KINDS.items()}
 
 
 class Ledger:
@@ -81,7 +101,7 @@ class Ledger:
         """Append, and hand the line to the operating system at once."""
         self.events.append(event)
         if self._file:
-            self._file.write(_line(event))
+            self._file.write(_to_line(event))
             self._file.flush()
 
     def close(self) -> None:
@@ -116,6 +136,11 @@ class Ledger:
         return sum(e.seconds for e in self.events if isinstance(e, RoundEnd))
 
     @property
+    def started(self) -> Started | None:
+        """How the last run of this ledger began; None in ledgers of version 0.1, which did not say."""
+        return next((e for e in reversed(self.events) if isinstance(e, Started)), None)
+
+    @property
     def notes(self) -> list[str]:
         return [e.text for e in self.events if isinstance(e, Note)]
 
@@ -126,7 +151,7 @@ class Ledger:
         so partial participation counts only where a client was not asked.
         """
         if not 0 < delta < 1:
-            raise InputError(f"need delta between 0 and 1, got {delta!r}")
+            raise InputError(f"delta must be between 0 and 1, but is {delta!r}.")
         spent: dict[str, Counter[tuple[float, float]]] = {}
         for event in self._exchanges():
             for client, sent in zip(event.clients, event.bytes_up, strict=True):
@@ -136,8 +161,6 @@ class Ledger:
                     spent.setdefault(client, Counter())[event.noise, event.sampled] += 1
         if not spent:
             return 0.0
-        from fedspan.privacy.accountant import epsilon
-
         distinct = {frozenset(releases.items()) for releases in spent.values()}
         return max(epsilon(dict(releases), delta) for releases in distinct)
 
@@ -153,26 +176,26 @@ class Ledger:
                 rows.append({"round": event.round, **event.metrics, **sums})
         return rows
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """One dict per event."""
-        return [{"event": _NAMES[type(e)], **asdict(e)} for e in self.events]
+        return [{"event": _EVENT_NAMES[type(e)], **asdict(e)} for e in self.events]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        write_whole(path, "".join(map(_line, self.events)))
+        write_whole(path, "".join(map(_to_line, self.events)))
 
     def _exchanges(self) -> Iterator[Exchange]:
         return (e for e in self.events if isinstance(e, Exchange))
 
 
-def event_from(row: Mapping[str, Any]) -> Event:
+def event_from(row: Mapping[str, object]) -> Event:
     """The event that a line of a ledger holds."""
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-    event: Event = _KINDS[str(fields.pop("event"))](**fields)
-    return event
+    make: Callable[..., Event] = _EVENT_KINDS[str(fields.pop("event"))]
+    return make(**fields)
 
 
-def _line(event: Event) -> str:
-    return json.dumps({"event": _NAMES[type(event)], **asdict(event)}, separators=(",", ":")) + "\n"
+def _to_line(event: Event) -> str:
+    return json.dumps({"event": _EVENT_NAMES[type(event)], **asdict(event)}, separators=(",", ":")) + "\n"
 
 
 def _read(path: Path) -> Iterator[Event]:
@@ -184,4 +207,6 @@ def _read(path: Path) -> Iterator[Event]:
                 yield event_from(row)
         except (ValueError, KeyError, TypeError, AttributeError):
             if number < len(lines):
-                raise InputError(f"need a ledger, line {number} of {path} is not one of its events") from None
+                raise InputError(
+                    f"Line {number} of {path} is not an event of a ledger. Restore the file from a copy."
+                ) from None

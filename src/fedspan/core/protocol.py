@@ -6,17 +6,48 @@ is sent the `Replies`, and returns its new state, which is plain data. It knows 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, ClassVar, Protocol, TypeVar
+from types import FunctionType
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from fedspan._types import Array as Array
-from fedspan._types import Arrays as Arrays
+from fedspan._types import Array, Arrays
 from fedspan.core.rng import Streams
-from fedspan.errors import ClientError, ProtocolError, nearest
+from fedspan.errors import ProtocolError, suggest
+from fedspan.privacy.release import PUBLIC, Declared, Public, Release, Sensitivity
+
+__all__ = [
+    "PUBLIC",
+    "AnyClient",
+    "AnyServer",
+    "Array",
+    "Arrays",
+    "Ask",
+    "Client",
+    "Declared",
+    "Each",
+    "Needs",
+    "Public",
+    "Release",
+    "Replies",
+    "Round",
+    "Sensitivity",
+    "Server",
+    "Streams",
+    "Sum",
+    "Task",
+    "Want",
+    "check_release",
+    "complete",
+    "declared_releases",
+    "find_task",
+    "task",
+    "tasks_of",
+]
 
 S = TypeVar("S")
 C = TypeVar("C", covariant=True)
@@ -42,13 +73,20 @@ Want = Each | Sum
 
 @dataclass(frozen=True)
 class Ask:
-    """What the server wants of every client of this round's cohort (or of the clients named in `to`)."""
+    """What the server wants of every client of this round's cohort (or of the clients named in `to`).
+
+    `privately` holds what one client only is told, sent as it is. `everyone`: the round cannot go on without an answer
+    from every client that is asked, because the sum over some of them answers another problem. `optional`: with
+    `min_clients` nobody need answer, because the algorithm has another way to go on.
+    """
 
     task: str
     arrays: Arrays = field(default_factory=dict)
     want: Want = Each()
     to: tuple[str, ...] | None = None
-    privately: Mapping[str, Arrays] = field(default_factory=dict)  # what one client only is told, sent as it is
+    privately: Mapping[str, Arrays] = field(default_factory=dict)
+    everyone: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +111,8 @@ class Server(Protocol[S]):
     """
 
     State: ClassVar[type]
-    client: type[Client[Any]]
+    client: ClassVar[type[AnyClient]]
+    family: ClassVar[str] = ""  # "spectral", "gcca", "personalized", "learning", "vertical": what reports group by
 
     def init(self, rng: Streams) -> Round[S]: ...
     def round(self, state: S, rng: Streams) -> Round[S]: ...
@@ -85,55 +124,52 @@ class Server(Protocol[S]):
         """What the client's constructor is told besides its data: plain values, so that a job file can carry them."""
         return {}
 
+    @abstractmethod
     def asks(self) -> frozenset[str]:
-        """The tasks that a run may ask for. In a federation a site answers no others."""
-        return frozenset(tasks_of(self.client))
+        """Exactly the tasks that a run with these options may ask for. In a federation a site answers no others."""
+
+    def planned(self) -> tuple[Release, ...]:
+        """All that a run releases, for a plan of its noise; nothing if it cannot be combined with noise."""
+        return ()
+
+    def simulates(self) -> bool:
+        """Whether the clients' secret draws come from the seed: whoever knows it can repeat them."""
+        return False
+
+
+Needs = Literal["rows", "entities", "labelled", "network", "survey"]
+"""What a client is made of: rows, rows with ids, rows with labels, rows and a network, or a table's columns."""
 
 
 class Client(Protocol[C]):
     """The client's half, made next to its data (and made again if it was closed meanwhile): only `C` is remembered.
 
     `State` is its type: a frozen dataclass of plain data, or NoneType for a client that remembers nothing. `needs` says
-    what its constructor is given as data: "rows", "entities" (rows with ids), "labelled" rows, or a "network" too.
+    what its constructor is given as data.
     """
 
     State: ClassVar[type]
-    needs: ClassVar[str] = "rows"
+    needs: ClassVar[Needs] = "rows"
 
     def init(self) -> C: ...
 
 
-@dataclass(frozen=True)
-class Sensitivity:
-    """One row of norm at most C changes the released array by at most C**power in Frobenius norm."""
-
-    power: int
-
-    def bound(self, C: float, replace_one: bool = False) -> float:
-        """By how much one row more or less changes the array; or one row in the place of another.
-
-        Replacing is removing and adding: at most twice as much. Counts change by 1 still, and for releases of second
-        order, positive semidefinite as aaᵀ is, ‖aaᵀ - bbᵀ‖_F ≤ √2 C² (nothing is negative in their inner product).
-        """
-        return C**self.power * ({0: 1.0, 2: 2**0.5}.get(self.power, 2.0) if replace_one else 1.0)
-
-
-@dataclass(frozen=True)
-class Public:
-    """The released array says nothing of the values in the rows: shapes, or digests of ids that all clients hold."""
-
-
-PUBLIC = Public()
-Declared = Sensitivity | Public | None
+AnyServer = Server[Any]
+AnyClient = Client[Any]
+"""An algorithm's halves where it does not matter what they remember."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A declared task: its function and what it releases. An array without a sensitivity cannot be combined with DP."""
+    """A declared task: its function, what it releases, and what that shows to the server, in words for a report.
+
+    An array without a sensitivity cannot be combined with noise.
+    """
 
     name: str
-    call: Callable[..., tuple[Any, Arrays]]
+    call: Callable[..., tuple[object, Arrays]]
     releases: Mapping[str, Declared]
+    shows: str = ""
 
     @property
     def public(self) -> bool:
@@ -141,14 +177,28 @@ class Task:
         return all(isinstance(declared, Public) for declared in self.releases.values())
 
 
-def task(*, releases: Mapping[str, Declared]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare a client method `(self, state, arrays, rng) -> (state, arrays)` as callable over the wire."""
+F = TypeVar("F", bound=Callable[..., tuple[object, Arrays]])
+_DECLARED = "__fedspan_task__"
 
-    def declare(method: Callable[..., Any]) -> Callable[..., Any]:
+
+def task(*, releases: Mapping[str, Declared], shows: str) -> Callable[[F], F]:
+    """Declare a client method `(self, state, arrays, rng) -> (state, arrays)` as callable over the wire.
+
+    `releases` names the arrays that it returns, with what one row can change of each; `shows` says in plain words what
+    they show of the client's data ("its number of rows and its column sums"). A report lists these words, so they may
+    be empty only for a task that releases nothing.
+    """
+
+    def declare(method: F) -> F:
         odd = [name for name in (method.__name__, *releases) if not (name.isascii() and name.isidentifier())]
         if odd:
-            raise ProtocolError(f"need plain ASCII names for tasks and arrays, got {odd[0]!r}")
-        method.__fedspan_task__ = Task(method.__name__, method, dict(releases))  # type: ignore[attr-defined]
+            raise ProtocolError(f"Tasks and arrays need plain ASCII names, but one is called {odd[0]!r}.")
+        if releases and not shows.strip():
+            raise ProtocolError(
+                f"Task {method.__name__!r} releases {', '.join(releases)}, but does not say what that shows. "
+                'Give the words for a report: @task(releases=…, shows="its number of rows").'
+            )
+        setattr(method, _DECLARED, Task(method.__name__, method, dict(releases), shows))
         return method
 
     return declare
@@ -157,41 +207,37 @@ def task(*, releases: Mapping[str, Declared]) -> Callable[[Callable[..., Any]], 
 @cache
 def tasks_of(client: type) -> dict[str, Task]:
     """The declared tasks of a client class: nothing else can be called over the wire."""
-    found = (getattr(getattr(client, name), "__fedspan_task__", None) for name in dir(client))
-    return {task.name: task for task in found if isinstance(task, Task)}
+    members = {name: member for kind in reversed(client.__mro__) for name, member in vars(kind).items()}
+    declared = [vars(member).get(_DECLARED) for member in members.values() if isinstance(member, FunctionType)]
+    return {task.name: task for task in sorted(filter(None, declared), key=lambda task: task.name)}
 
 
-def declared(tasks: Mapping[str, Task], name: str) -> Task:
+def declared_releases(client: type) -> dict[str, Mapping[str, Declared]]:
+    """What the tasks of a client class release: task → array → what is known of it."""
+    return {name: task.releases for name, task in tasks_of(client).items()}
+
+
+def find_task(tasks: Mapping[str, Task], name: str) -> Task:
     """The task of that name, or a refusal."""
     if name not in tasks:
-        raise ProtocolError(f"need a declared task, got {name!r}; {nearest(name, tasks)}")
+        raise ProtocolError(f"{name!r} is not a declared task. {suggest(name, tasks)}")
     return tasks[name]
 
 
-def checked_release(task: Task, arrays: Arrays) -> Arrays:
-    """The arrays, if they are just those that the task declares, numeric and finite; else nothing leaves."""
+def check_release(task: Task, arrays: Arrays) -> Arrays:
+    """Return the arrays if they are just those that the task declares, numeric and finite; else nothing leaves."""
     if arrays.keys() != task.releases.keys():
-        raise ProtocolError(f"task {task.name!r} declares {sorted(task.releases)}, returned {sorted(arrays)}")
+        raise ProtocolError(f"Task {task.name!r} declares {sorted(task.releases)}, but returned {sorted(arrays)}.")
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
-            raise ProtocolError(f"task {task.name!r} must release numeric arrays, {name!r} is {type(array).__name__}")
+            raise ProtocolError(
+                f"Task {task.name!r} must release numeric arrays, but {name!r} is {type(array).__name__}."
+            )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ProtocolError(f"task {task.name!r} would release NaN or infinity in {name!r}; nothing was sent")
+            raise ProtocolError(f"Task {task.name!r} would release NaN or infinity in {name!r}, so nothing was sent.")
     return arrays
 
 
-def complete(ask: Ask, retries: int = 30) -> Round[Replies]:
-    """Ask until everyone has answered, the missing ones again: the sum over a subset answers another problem."""
-    replies = yield ask
-    asked, each, total = replies.asked, dict(replies.each), dict(replies.total)
-    for _ in range(retries):
-        if not replies.missing:
-            return Replies(asked, (), {name: each[name] for name in asked if name in each}, total)
-        replies = yield Ask(ask.task, ask.arrays, ask.want, to=replies.missing)
-        each.update(replies.each)
-        total = {k: total[k] + v if k in total else v for k, v in replies.total.items()} or total
-    why = "".join(f" ({client!r}: {reason})" for client, reason in list(replies.failures.items())[:1])
-    raise ClientError(
-        f"need an answer to {ask.task!r} from every client, {', '.join(map(repr, replies.missing[:5]))} did not "
-        f"answer in {retries + 1} tries{why}; bring the client back and resume, or use fedpower with participation"
-    )
+def complete(ask: Ask) -> Round[Replies]:
+    """Ask, and have every client's answer: the sum over a subset answers another problem."""
+    return (yield replace(ask, everyone=True))

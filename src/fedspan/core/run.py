@@ -7,29 +7,30 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from fedspan._types import Array
+from fedspan._types import Array, Arrays
 from fedspan.channel.stage import Channel
-from fedspan.core.checkpoint import Checkpoint, in_c_order
-from fedspan.core.ledger import Exchange, Ledger, Note, RoundEnd
+from fedspan.core.checkpoint import Checkpoint, field_values, in_c_order
+from fedspan.core.ledger import Exchange, Ledger, Note, RoundEnd, Started
 from fedspan.core.participation import Participation
-from fedspan.core.protection import Protection
-from fedspan.core.protocol import Ask, Replies, Round, Server
+from fedspan.core.protection import Protection, SecureSums
+from fedspan.core.protocol import AnyServer, Ask, Replies, Round, Server, tasks_of
 from fedspan.core.rng import SERVER, Streams
+from fedspan.core.snapshot import SessionSnapshot
 from fedspan.errors import ClientError, InputError
 from fedspan.privacy.plan import Plan
-from fedspan.secure.masking import Secure
 
 S = TypeVar("S")
+RETRIES = 3  # how often a client that did not answer is asked again
 
 
 class Session(Protocol):
     """One run on an engine: moves messages, and can hand over what the clients remember."""
 
     def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]: ...
-    def snapshot(self) -> Any: ...
-    def restore(self, saved: Any, after: int) -> None: ...
+    def snapshot(self) -> SessionSnapshot: ...
+    def restore(self, saved: SessionSnapshot, after: int) -> None: ...
     def close(self) -> None: ...
 
 
@@ -39,7 +40,7 @@ class Engine(Protocol):
     @property
     def clients(self) -> Sequence[str]: ...
     def start(
-        self, server: Server[Any], channel: Channel, seed: int, protection: Protection | None = None
+        self, server: AnyServer, channel: Channel, seed: int, protection: Protection | None = None
     ) -> Session: ...
 
 
@@ -61,6 +62,7 @@ class Result(Generic[S]):
     rounds: int
     converged: bool
     ledger: Ledger
+    metrics: dict[str, float]  # what the server knows of its progress at the end
 
 
 def run(
@@ -71,13 +73,15 @@ def run(
     seed: int,
     channel: Channel | None = None,
     participation: Participation | None = None,
+    retries: int = RETRIES,
     min_clients: int | None = None,
-    secure: Secure | None = None,
+    secure: SecureSums | None = None,
     checkpoint: Checkpoint | None = None,
     ledger: Ledger | None = None,
     callback: Callable[[Info], None] | None = None,
-    about: Mapping[str, Any] | None = None,
+    about: Mapping[str, object] | None = None,
     privacy: Plan | None = None,
+    why: str = "as requested",
 ) -> Result[S]:
     """Run an algorithm for at most `rounds` rounds, from its checkpoint if there is one.
 
@@ -88,69 +92,41 @@ def run(
         seed: Of all random streams. The same seed repeats the run to the bit.
         channel: What happens to arrays on both links; None: nothing.
         participation: How many clients are asked in a round; None: all.
-        min_clients: Go on if at least so many answer: then the algorithm is told who is missing. None: all must.
+        retries: How often clients that did not answer are asked again, if the round cannot go on without them. With
+            `privacy` a question is not repeated, because the answer may have left: what was lost stays lost.
+        min_clients: Go on without the others if at least so many answer; the algorithm is told who is missing (one that
+            needs every client's answer still does). None: all must.
         secure: Secure aggregation: the server sees sums over the clients only.
         checkpoint: Where each round is saved. A crash repeats at most one round (more if it is not saved every round).
         ledger: Where to write what happens; None: a new one.
         callback: Called after every round with an `Info`.
         about: What else names the run: a checkpoint that differs in it is refused.
         privacy: What may leave the clients, and with how much noise: a question that is not in it is not sent.
+        why: Why this algorithm was taken, as a phrase for the report.
     """
     channel, ledger = channel or Channel(), ledger if ledger is not None else Ledger()
     clients = tuple(engine.clients)
-    need = len(clients) if min_clients is None else min_clients
-    if not 1 <= need <= len(clients):
-        raise InputError(f"need min_clients from 1 to the {len(clients)} clients, got {min_clients!r}")
-    who = blake2b(repr(clients).encode(), digest_size=8).hexdigest()
-    name: dict[str, Any] = {
-        "algorithm": repr(algorithm),
-        "clients": f"{len(clients)}, {who}",
-        "channel": channel.name,
-        "seed": seed,
-    }
-    name |= {"secure": repr(secure)} if secure else {}
-    name |= about or {}
-    if privacy:
-        name["privacy"] = repr(privacy)
-    protection = Protection(privacy, secure, min_clients) if privacy or secure else None
-    session = engine.start(algorithm, channel, seed, *([protection] if protection else []))
-
-    def drive(generator: Round[S], cohort: tuple[str, ...], number: int) -> S:
-        """Carry the generator's questions to the cohort until it returns the new state."""
-        started, exchange = time.perf_counter(), 0
-        try:
-            ask = next(generator)
-            while True:
-                to = cohort if ask.to is None else ask.to
-                if privacy:
-                    privacy.check(ask, ledger.count(ask.task))
-                replies, event = session.exchange(ask, to, number, exchange)
-                if privacy:
-                    event = replace(event, noise=privacy.multiplier(ask.task), sampled=privacy.sampled[ask.task])
-                    replies = privacy.restored(ask, replies, algorithm.client)
-                ledger.add(event)
-                if len(to) - len(replies.missing) < min(need, len(to)) and (min_clients is None or ask.to is None):
-                    raise _too_few(event, min(need, len(to)))
-                exchange += 1
-                ask = generator.send(replies)
-        except StopIteration as stop:
-            state: S = in_c_order(stop.value)  # a round begins with what a checkpoint would hold
-        known = {name: value for name, value in algorithm.metrics(state).items() if math.isfinite(value)}
-        ledger.add(RoundEnd(number, time.perf_counter() - started, known))
-        return state
-
+    if min_clients is not None and not 1 <= min_clients <= len(clients):
+        raise InputError(f"min_clients must be from 1 to the {len(clients)} clients, but is {min_clients!r}.")
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise InputError(f"retries must be a whole number of at least 0, but is {retries!r}.")
+    name = _name_run(algorithm, clients, channel, seed, secure, privacy, about or {})
+    protection = Protection(privacy, secure, min_clients, retries) if privacy or secure else None
+    session = engine.start(algorithm, channel, seed, protection)
+    ledger.add(Started(type(algorithm).__name__, algorithm.family, _plain_options(algorithm), seed, why))
+    conductor = _Conductor(algorithm, session, ledger, privacy, 0 if privacy else retries, min_clients)
     try:
-        saved: tuple[int, S, Any] | None = checkpoint.load(name, algorithm.State) if checkpoint else None
+        saved: tuple[int, S, SessionSnapshot] | None = checkpoint.load(name, algorithm.State) if checkpoint else None
         if saved:
             done, state, memories = saved
             session.restore(memories, done)
             ledger.add(Note(f"resumed after round {done}"))
         else:
-            done, state = 0, drive(algorithm.init(Streams(seed, 0, 0, SERVER)), clients, 0)
+            done, state = 0, conductor.drive(algorithm.init(Streams(seed, 0, 0, SERVER)), clients, 0)
         while done < rounds and not algorithm.done(state):
             rng = Streams(seed, done + 1, 0, SERVER)
             cohort = participation.cohort(clients, rng) if participation else clients
-            state = drive(algorithm.round(state, rng), cohort, done + 1)
+            state = conductor.drive(algorithm.round(state, rng), cohort, done + 1)
             done += 1
             if checkpoint and (done % checkpoint.every == 0 or done == rounds or algorithm.done(state)):
                 checkpoint.save(name, done, state, session.snapshot())
@@ -158,17 +134,152 @@ def run(
                 callback(Info(done, algorithm.estimate(state), algorithm.metrics(state), ledger))
     finally:
         session.close()
-    return Result(state, done, algorithm.done(state), ledger)
+    return Result(state, done, algorithm.done(state), ledger, _known_metrics(algorithm, state))
 
 
-def _too_few(event: Exchange, need: int) -> ClientError:
-    got = len(event.clients) - len(event.missing)
+def _name_run(
+    algorithm: Server[S],
+    clients: tuple[str, ...],
+    channel: Channel,
+    seed: int,
+    secure: SecureSums | None,
+    privacy: Plan | None,
+    about: Mapping[str, object],
+) -> dict[str, object]:
+    """What a checkpoint must agree in, to belong to this run."""
+    who = blake2b(repr(clients).encode(), digest_size=8).hexdigest()
+    name: dict[str, object] = {
+        "algorithm": repr(algorithm),
+        "clients": f"{len(clients)}, {who}",
+        "channel": channel.name,
+        "seed": seed,
+    }
+    name |= {"secure": repr(secure)} if secure else {}
+    name |= about
+    return name | ({"privacy": repr(privacy)} if privacy else {})
+
+
+def _plain_options(algorithm: Server[S]) -> dict[str, object]:
+    """The options of an algorithm as a ledger can hold them."""
+    plain = (bool, int, float, str, type(None))
+    values = field_values(algorithm)
+    return {name: value if isinstance(value, plain) else repr(value) for name, value in values.items()}
+
+
+def _known_metrics(algorithm: Server[S], state: S) -> dict[str, float]:
+    return {name: value for name, value in algorithm.metrics(state).items() if math.isfinite(value)}
+
+
+@dataclass(frozen=True)
+class _Conductor(Generic[S]):
+    """Carries the questions of an algorithm to its clients, and sees that enough of them answer."""
+
+    algorithm: Server[S]
+    session: Session
+    ledger: Ledger
+    privacy: Plan | None
+    retries: int
+    min_clients: int | None
+
+    def drive(self, generator: Round[S], cohort: tuple[str, ...], number: int) -> S:
+        """Carry the generator's questions to the cohort until it returns the new state."""
+        started, exchange = time.perf_counter(), 0
+        try:
+            ask = next(generator)
+            while True:
+                replies, exchange = self._answer(ask, cohort, number, exchange)
+                ask = generator.send(replies)
+        except StopIteration as stop:
+            state: S = in_c_order(stop.value)  # a round begins with what a checkpoint would hold
+        self.ledger.add(RoundEnd(number, time.perf_counter() - started, _known_metrics(self.algorithm, state)))
+        return state
+
+    def _answer(self, ask: Ask, cohort: tuple[str, ...], number: int, exchange: int) -> tuple[Replies, int]:
+        """Ask until enough clients have answered, those who are missing again; and the number of the next exchange."""
+        to = cohort if ask.to is None else ask.to
+        least = self._least(ask, to)
+        replies, event = self._exchange(ask, to, number, exchange)
+        exchange += 1
+        for _ in range(self.retries):
+            if len(to) - len(replies.missing) >= least:
+                break
+            left = replies.missing
+            again = replace(ask, to=left, privately={c: a for c, a in ask.privately.items() if c in left})
+            more, event = self._exchange(again, left, number, exchange, like=replies.total)
+            replies = _join_replies(replies, more)
+            exchange += 1
+        if len(to) - len(replies.missing) < least:
+            raise _too_few(ask, replies, event, least, self.retries)
+        return replies, exchange
+
+    def _least(self, ask: Ask, to: tuple[str, ...]) -> int:
+        """How many of those who are asked must answer."""
+        if ask.everyone or self.min_clients is None:
+            return len(to)
+        if ask.optional:
+            return 0
+        return min(self.min_clients, len(to)) if ask.to is None else min(1, len(to))
+
+    def _exchange(
+        self, ask: Ask, to: tuple[str, ...], number: int, exchange: int, like: Arrays | None = None
+    ) -> tuple[Replies, Exchange]:
+        """One question to some clients, within the plan, and in the ledger.
+
+        `like` is a sum over other clients to which theirs will be added: one that does not fit counts as missing.
+        """
+        plan = self.privacy
+        if plan:
+            plan.check(ask.task, self.ledger.count(ask.task))
+        replies, event = self.session.exchange(ask, to, number, exchange)
+        why = _find_misfit(replies.total, like or {})
+        if why:
+            failures = {**dict.fromkeys(to, why), **replies.failures}
+            replies = Replies(to, to, failures=failures)
+            event = replace(event, missing=to, failures=failures)
+        if plan is None:
+            self.ledger.add(event)
+            return replies, event
+        event = replace(event, noise=plan.multiplier(ask.task), sampled=plan.sampled[ask.task])
+        self.ledger.add(event)
+        releases = tasks_of(self.algorithm.client)[ask.task].releases
+        each = {client: plan.to_numbers(ask.task, releases, arrays) for client, arrays in replies.each.items()}
+        return replace(replies, each=each, total=plan.to_numbers(ask.task, releases, replies.total)), event
+
+
+def _find_misfit(total: Arrays, like: Arrays) -> str | None:
+    """Why a sum cannot be added to another one; None if it can."""
+    for name, array in total.items():
+        if name in like and (array.shape != like[name].shape or array.dtype.kind != like[name].dtype.kind):
+            return (
+                f"{name!r} has shape {array.shape} and type {array.dtype}, but that of the other clients has shape "
+                f"{like[name].shape} and type {like[name].dtype}"
+            )
+    return None
+
+
+def _join_replies(first: Replies, more: Replies) -> Replies:
+    """The replies of a question and of its repetition to those who were missing."""
+    each = {**first.each, **more.each}
+    total = {k: first.total[k] + v if k in first.total else v for k, v in more.total.items()} or first.total
+    each = {name: each[name] for name in first.asked if name in each}
+    return Replies(first.asked, more.missing, each, total, more.failures)
+
+
+def _too_few(ask: Ask, replies: Replies, event: Exchange, least: int, retries: int) -> ClientError:
     if event.failures:
         client, reason = next(iter(event.failures.items()))
         why = f"client {client!r} failed: {reason}"
     else:
         why = f"no answer from {', '.join(map(repr, event.missing[:5]))}"
+    answered = len(replies.asked) - len(replies.missing)
+    needed = "1 client" if least == 1 else f"{least} clients"
+    tries = f" in {retries + 1} tries" if retries else ""
+    hint = (
+        "or use a solver that can go on without some clients (fedpower with participation)"
+        if ask.everyone
+        else "or lower min_clients to go on without it"
+    )
     return ClientError(
-        f"need answers to {event.task!r} from {need} clients, got {got} in round {event.round} ({why}); "
-        "mend the client and resume from the checkpoint, or lower min_clients"
+        f"{event.task!r} needs answers from {needed}, but {f'only {answered}' if answered else 'none'} answered in "
+        f"round {event.round}{tries} ({why}). Bring the client back and resume from the checkpoint, {hint}."
     )

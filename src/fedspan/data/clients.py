@@ -2,48 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from fedspan.data.batches import Batched, Table
-from fedspan.data.common_schema import Schema, agreed_schema
-from fedspan.data.remote_table import RemoteTable
-from fedspan.data.table import Prepared, open_table
+from fedspan.algorithms.agree_columns import Columns, agree_on_columns
+from fedspan.data.preparation import Preparation
+from fedspan.data.remote_tables import RemoteTable
+from fedspan.data.tables import Prepared, Table, open_table
 from fedspan.errors import InputError
+from fedspan.numerics.operators import Matrix, RowBatches
 
-_KEPT = 1 << 28  # bytes of opened files that are held from the first look on; further ones are opened again
+_KEPT = 1 << 28  # bytes that are held of what was opened; further files and frames are opened again when needed
+
+Entry = TypeVar("Entry")
+ClientData: TypeAlias = Matrix | RemoteTable | Callable[[], Matrix]  # what an engine makes a client of
 
 
-def named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Schema:
+    """What the clients agree on."""
+
+    n_features: int
+    names: tuple[str, ...] | None
+    rows: int
+    preparation: Preparation | None = None  # how the columns were made, if they were
+
+
+def name_clients(clients: Mapping[str, Entry] | Sequence[Entry]) -> dict[str, Entry]:
     """Clients by id: those of a list are numbered with leading zeros, so that the order of ids is their order."""
     if isinstance(clients, Mapping):
-        out = {str(name): data for name, data in clients.items()}
-        if any(not name or name.startswith("@") for name in out):
-            raise InputError("need client names that are not empty and do not begin with '@'")
-        if len(out) < len(clients):
-            raise InputError("need client names that differ as text, got two alike")
+        named = {str(name): entry for name, entry in clients.items()}
+        if any(not name or name.startswith("@") for name in named):
+            raise InputError("A client's name must not be empty and must not begin with '@'.")
+        if len(named) < len(clients):
+            raise InputError("Clients' names must differ as text, but two are the same.")
     else:
         width = len(str(max(len(clients) - 1, 0)))
-        out = {f"{i:0{width}d}": data for i, data in enumerate(clients)}
-    if not out:
-        raise InputError("need at least one client, got none; give a list or a mapping with one entry per client")
-    return out
+        named = {f"{i:0{width}d}": entry for i, entry in enumerate(clients)}
+    if not named:
+        raise InputError("There are no clients. Give a list or a mapping with one entry per client.")
+    return named
 
 
-def opened(name: str, source: Any, in_batches: bool = False) -> Table:
-    """The table of one client; what is wrong with it is said with the client's name."""
-    if isinstance(source, RemoteTable):
-        return source  # type: ignore[return-value]  # it stands for one
+@contextmanager
+def blame_client(name: str) -> Iterator[None]:
+    """Begin whatever is wrong with a client's data with the client's name."""
     try:
-        return open_table(source, in_batches)
+        yield
     except InputError as error:
         raise type(error)(f"client {name!r}: {error}") from error
 
 
-def open_clients(clients: Mapping[str, Any] | Sequence[Any], in_batches: bool = False) -> tuple[dict[str, Any], Schema]:
+def open_client(name: str, source: object, in_batches: bool = False) -> Table:
+    """The table of one client."""
+    with blame_client(name):
+        return open_table(source, in_batches=in_batches)
+
+
+def open_clients(
+    clients: Mapping[str, object] | Sequence[object], in_batches: bool = False
+) -> tuple[dict[str, ClientData], Schema]:
     """The clients' data by id, and the schema that they agree on.
 
     Files are read once as long as they are small together; larger ones are closed again until they are needed. With
@@ -51,32 +74,42 @@ def open_clients(clients: Mapping[str, Any] | Sequence[Any], in_batches: bool = 
     """
     if isinstance(clients, np.ndarray | str) or not isinstance(clients, Mapping | Sequence):
         raise InputError(
-            f"need a list or mapping with one entry per client, got one {type(clients).__name__}; "
-            "for a single client write fit([X])"
+            "Clients must be a list or a mapping with one entry per client, but they are one "
+            f"{type(clients).__name__}. For a single client write fit([X])."
         )
-    kept: dict[str, Any] = {}
-    given = sorted(named(clients).items())
+    sources = sorted(name_clients(clients).items())
+    data: dict[str, ClientData] = {}
+    rows = 0
 
-    def tables() -> Iterator[tuple[str, Table]]:
+    def open_each() -> Iterator[tuple[str, Columns]]:
+        nonlocal rows
         room = _KEPT
-        for name, source in given:
-            table = opened(name, source, in_batches)
-            room -= _held(source, table.X)
-            kept[name] = table.X if room >= 0 else partial(_matrix, source, in_batches)
-            yield name, table
+        for name, source in sources:
+            if isinstance(source, RemoteTable):
+                data[name] = source
+                n, d, names, units = source.rows, source.n_features, source.names, source.units
+            else:
+                with blame_client(name):
+                    table = open_table(source, in_batches=in_batches)
+                was_held = table.X is source
+                room -= 0 if was_held else _count_bytes(table.X)
+                data[name] = table.X if was_held or room >= 0 else partial(_reopen, source, in_batches)
+                (n, d), names, units = table.X.shape, table.names, table.units
+            rows += n
+            yield name, Columns(int(d), names, dict(units))
 
-    ways = [source.preparation for _, source in given if isinstance(source, Prepared | RemoteTable)]
-    how = [way for way in ways if way is not None and not way.trivial]
-    return kept, agreed_schema(tables(), how[0] if how else None)
+    columns = agree_on_columns(open_each())
+    preparations = [source.preparation for _, source in sources if isinstance(source, Prepared | RemoteTable)]
+    made = next((each for each in preparations if each is not None and not each.trivial), None)
+    return data, Schema(columns.features, columns.names, rows, made)
 
 
-def _held(source: Any, X: Any) -> int:
-    """How much memory is taken by holding rows that could be read again."""
-    lazy = callable(source) or isinstance(source, str | Mapping) or hasattr(source, "__fspath__")
-    if not lazy or isinstance(X, Batched | np.memmap):
+def _count_bytes(X: Matrix) -> int:
+    """How much memory it takes to hold a matrix."""
+    if isinstance(X, RowBatches | np.memmap):
         return 0
-    return int(X.nbytes if isinstance(X, np.ndarray) else X.data.nbytes + X.indices.nbytes)
+    return int(X.nbytes if isinstance(X, np.ndarray) else X.nnz * (X.dtype.itemsize + 4))
 
 
-def _matrix(source: Any, in_batches: bool) -> Any:
-    return open_table(source, in_batches).X
+def _reopen(source: object, in_batches: bool) -> Matrix:
+    return open_table(source, in_batches=in_batches).X

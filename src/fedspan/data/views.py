@@ -2,73 +2,89 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from fedspan.data.clients import named
+from fedspan._types import Array
+from fedspan.data.clients import name_clients
 from fedspan.data.preparation import PLAIN
-from fedspan.data.table import Prepared, open_source, open_table
+from fedspan.data.tables import Prepared, open_table
 from fedspan.errors import InputError
+from fedspan.numerics.operators import HeldMatrix
+
+Ids = Sequence[object] | Array | None  # of the rows of one view
+
+
+class ViewSource(NamedTuple):
+    """A view that is not opened yet; the ids of its rows, or the column that holds them; rows that are held out."""
+
+    source: object
+    ids: str | Ids
+    held_out: object
 
 
 class OpenView(NamedTuple):
     """A view's matrix, the names of its features if known, and the ids of its rows if given."""
 
-    X: Any
+    X: HeldMatrix
     names: tuple[str, ...] | None
-    ids: Any
+    ids: Ids
 
 
-def open_view(source: Any, ids: Any = None) -> OpenView:
+def open_view(source: object, ids: str | Ids = None) -> OpenView:
     """The view in a source. `ids` are the ids of its rows, or the name of the column that holds them."""
     if not isinstance(ids, str):
         table = open_table(source)
-        return OpenView(table.X, table.names, table.ids if ids is None else ids)
+        return OpenView(cast(HeldMatrix, table.X), table.names, table.ids if ids is None else ids)
     inner, preparation = (source.source, source.preparation) if isinstance(source, Prepared) else (source, PLAIN)
-    table = open_source(inner() if callable(inner) else inner, replace(preparation, id=ids))
-    if table.ids is None:  # it was opened before, without them
-        raise InputError(f"need a table that still has its column {ids!r}; or give the ids as lists")
-    return OpenView(table.X, table.names, table.ids)
+    table = open_table(inner, replace(preparation, id=ids))
+    if table.ids is None:
+        raise InputError(f"Column {ids!r} was left out when this table was opened. Give the ids as lists.")
+    return OpenView(cast(HeldMatrix, table.X), table.names, table.ids)
 
 
-def view_sources(
-    views: Mapping[str, Any] | Sequence[Any], ids: Any = None, held_out: Any = None
-) -> dict[str, tuple[Any, Any, Any]]:
-    """(source, ids, rows held out) of every view by name, in the order given; refuses what cannot be views."""
+def gather_views(
+    views: Mapping[str, object] | Sequence[object],
+    ids: str | Ids | Mapping[str, Ids] = None,
+    held_out: Mapping[str, object] | Sequence[object] | None = None,
+) -> dict[str, ViewSource]:
+    """Every view by name, in the order given, with its ids and held-out rows; refuses what cannot be views."""
     if isinstance(views, np.ndarray | str) or not isinstance(views, Mapping | Sequence):
         raise InputError(
-            f"need a list or mapping with one entry per view, got one {type(views).__name__}; write fit([X1, X2])"
+            f"Views must be a list or a mapping with one entry per view, but they are one {type(views).__name__}. "
+            "Write fit([X1, X2])."
         )
-    sources = named(views)
+    sources = name_clients(views)
     if len(sources) < 2:
-        raise InputError(f"need at least two views of the same entities, got {len(sources)}")
-    own_ids = _alongside("ids", ids, sources, isinstance(ids, str) or _flat(ids))
-    held = _alongside("held_out", held_out, sources, False)
-    return {name: (source, own_ids[name], held[name]) for name, source in sources.items()}
+        raise InputError("There must be at least two views of the same entities, but there is only one.")
+    own_ids: dict[str, Any]
+    if ids is None or isinstance(ids, str) or _is_one_list(ids):
+        own_ids = dict.fromkeys(sources, ids)
+    else:
+        own_ids = _give_each("ids", ids, sources)
+    held = {} if held_out is None else _give_each("held_out", held_out, sources)
+    return {name: ViewSource(source, own_ids[name], held.get(name)) for name, source in sources.items()}
 
 
-def _flat(ids: Any) -> bool:
+def _is_one_list(ids: Sequence[object] | Array | Mapping[str, Ids]) -> bool:
     """Whether those are the ids of one list of entities, the same for all views."""
-    if ids is None or isinstance(ids, Mapping):
+    if isinstance(ids, Mapping):
         return False
     return (isinstance(ids, np.ndarray) and ids.ndim == 1) or (len(ids) > 0 and np.isscalar(ids[0]))
 
 
-def _alongside(what: str, given: Any, sources: Mapping[str, Any], common: bool) -> dict[str, Any]:
-    """One entry for each view: of a list in its order, of a mapping by name, or the same for all."""
-    if given is None or common:
-        return dict.fromkeys(sources, given)
-    if len(given) != len(sources) or (isinstance(given, Mapping) and {str(k) for k in given} != set(sources)):
-        raise InputError(f"need {what} for each of the {len(sources)} views, got {len(given)}; give one per view")
+def _give_each(
+    what: str, given: Mapping[str, Any] | Sequence[Any] | Array, sources: Mapping[str, object]
+) -> dict[str, Any]:
+    """One entry for each view: of a list in its order, of a mapping by name."""
     if isinstance(given, Mapping):
-        return {str(name): value for name, value in given.items()}
+        named = {str(name): value for name, value in given.items()}
+        if set(named) != set(sources):
+            raise InputError(f"There must be {what} for the views {', '.join(sources)}, not for {', '.join(named)}.")
+        return named
+    if len(given) != len(sources):
+        raise InputError(f"There must be {what} for each of the {len(sources)} views, but there are {len(given)}.")
     return dict(zip(sources, given, strict=True))
-
-
-def is_lazy(source: Any) -> bool:
-    """Whether a source is opened when it is needed, and not held meanwhile."""
-    return callable(source) or isinstance(source, str | os.PathLike | Mapping)

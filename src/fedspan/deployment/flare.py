@@ -1,6 +1,6 @@
-"""NVIDIA FLARE carries the messages: the adapter to its `collab` API, and the only door to the package.
+"""NVIDIA FLARE carries the messages: the adapter to its `collab` API.
 
-A job carries no code: it names these two classes, which every site has installed, and an order in plain data. Arrays
+A job carries no code: it names these two classes, which every site has installed, and requests in plain data. Arrays
 travel as safetensors blobs: inline up to `_INLINE` bytes, above that FLARE lets the receiver download them in pieces.
 """
 
@@ -10,28 +10,32 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from nvflare.apis.fl_context import FLContext
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import CollabCallError
 
-from fedspan.deployment.server_job import Desk, Order
-from fedspan.deployment.site_service import Station
+from fedspan.deployment.flare_job import TOPIC
+from fedspan.deployment.server_job import RunRequest, ServerJob
+from fedspan.deployment.site_service import SiteService
 
-TOPIC = "fedspan"
 _INLINE = 32_000_000  # measured: at 8 MB inline is quicker, at 80 MB the download
 _LINES = 2000  # of the ledger in one answer to a researcher who watches
 
 
-def _packed(blob: Any) -> Any:
+Blob = bytes | str | np.ndarray  # an array of bytes is what FLARE downloads in pieces
+
+
+def _to_blob(blob: bytes | str) -> Blob:
     """Bytes go inline; an array is downloaded."""
     return np.frombuffer(blob, dtype=np.uint8) if isinstance(blob, bytes) and len(blob) > _INLINE else blob
 
 
-def _unpacked(blob: Any) -> Any:
+def _from_blob(blob: Blob) -> bytes | str:
     return blob.tobytes() if isinstance(blob, np.ndarray) else blob
 
 
@@ -51,99 +55,89 @@ class FlareClient:
     """One site in one job: lives as long as the job's process there."""
 
     def __init__(self) -> None:
-        self.station: Station | None = None
+        self.service: SiteService | None = None
 
     @collab.init
     def begin(self) -> None:
         _end_with_parent()
-        self.station = Station(collab.site_name, Path(collab.workspace.get_site_config_dir()).parent)
+        self.service = SiteService(collab.site_name, Path(collab.workspace.get_site_config_dir()).parent)
 
     @collab.publish
-    def describe(self, text: str) -> Any:
-        return self._at().describe(text)
+    def describe(self, asked: str) -> str:
+        return self._service().describe(asked)
 
     @collab.publish
-    def open(self, text: str) -> Any:
-        return self._at().open(text)
+    def open(self, start: str) -> str:
+        return self._service().open(start)
 
     @collab.publish
-    def exchange(self, blob: Any, kept: int) -> Any:
-        return _packed(self._at().exchange(_unpacked(blob), kept))
+    def exchange(self, blob: Blob, kept: int) -> Blob:
+        question = _from_blob(blob)
+        if not isinstance(question, bytes):
+            raise TypeError("a question must be bytes")
+        return _to_blob(self._service().exchange(question, kept))
 
-    def _at(self) -> Station:
+    def _service(self) -> SiteService:
         if collab.caller != "server":
             raise PermissionError("only the server may ask a site")
-        if self.station is None:
+        if self.service is None:
             raise RuntimeError("the site is not ready")
-        return self.station
+        return self.service
+
+
+class FlareTransport:
+    """Calls the sites of a job through FLARE's proxies of them."""
+
+    def __init__(self) -> None:
+        self.proxies = {proxy.name: proxy for proxy in collab.clients}
+
+    def describe(self, site: str, asked: str, timeout: float) -> str:
+        with _timeouts():
+            return str(self.proxies[site](timeout=timeout).describe(asked))
+
+    def open(self, site: str, start: str, timeout: float) -> str:
+        with _timeouts():
+            return str(self.proxies[site](timeout=timeout).open(start))
+
+    def exchange(self, site: str, blob: bytes, kept: int, timeout: float) -> bytes | str:
+        with _timeouts():
+            return _from_blob(self.proxies[site](timeout=timeout).exchange(_to_blob(blob), kept))
+
+
+@contextmanager
+def _timeouts() -> Iterator[None]:
+    """FLARE says in words that a call took too long."""
+    try:
+        yield
+    except CollabCallError as error:
+        if "timed out" in str(error):
+            raise TimeoutError(str(error)) from None
+        raise
 
 
 class FlareServer:
-    """The server's half of one job: it carries out the orders, one after the other."""
+    """The server's half of one job: it carries out the requests, one after the other."""
 
-    def __init__(self, orders: list[dict[str, Any]]) -> None:
-        self.orders = orders
-        self.desk: Desk | None = None
+    def __init__(self, orders: list[dict[str, object]]) -> None:
+        self.orders = orders  # the name in jobs of all versions
+        self.job: ServerJob | None = None
 
     @collab.main
     def run(self) -> None:
         _end_with_parent()
-        sites = {proxy.name: proxy for proxy in collab.clients}
-        workspace, context = collab.workspace, collab.fl_ctx
-
-        def call(site: str, method: str, timeout: float, *arguments: Any) -> Any:
-            try:
-                answer = getattr(sites[site](timeout=timeout), method)(*map(_packed, arguments))
-            except CollabCallError as error:
-                if "timed out" in str(error):
-                    raise TimeoutError(str(error)) from None
-                raise
-            return _unpacked(answer)
-
-        self.desk = Desk(call, list(sites), Path(workspace.get_site_config_dir()).parent / "fedspan" / "runs")
+        workspace, context, transport = collab.workspace, collab.fl_ctx, FlareTransport()
+        runs = Path(workspace.get_site_config_dir()).parent / "fedspan" / "runs"
+        self.job = ServerJob(transport, list(transport.proxies), runs)
         context.get_engine().register_app_command(TOPIC, self._progress)
         results = Path(workspace.get_run_dir(context.get_job_id())) / "fedspan"
         for tree in self.orders:
-            order = Order.from_json(tree)
-            self.desk.carry_out(order, results / order.run)
+            request = RunRequest.from_json(tree)
+            self.job.carry_out(request, results / request.run)
 
-    def _progress(self, topic: str, data: Any, fl_ctx: FLContext, *_: Any, **__: Any) -> dict[str, Any]:
+    def _progress(
+        self, topic: str, data: dict[str, int], fl_ctx: FLContext, *_: object, **__: object
+    ) -> dict[str, str]:
         """What a researcher who watches has not yet seen of the ledger."""
-        ledger = self.desk.ledger if self.desk else None
+        ledger = self.job.ledger if self.job else None
         rows = ledger.rows()[int(data["from"]) :][:_LINES] if ledger else []
         return {"rows": json.dumps(rows)}
-
-
-def job_folder(path: Path, name: str, orders: list[Order], sites: int) -> Path:
-    """All of a job: three files that name classes, and the orders."""
-    config = path / "app" / "config"
-    config.mkdir(parents=True)
-    collab_path, here = "nvflare.collab.runtime", "fedspan.deployment.flare"
-    server = {
-        "format_version": 2,
-        "workflows": [
-            {
-                "id": "controller",
-                "path": f"{collab_path}.controller.CollabController",
-                "args": {"server_obj_id": "_server"},
-            }
-        ],
-        "components": [
-            {"id": "_server", "path": f"{here}.FlareServer", "args": {"orders": [o.to_json() for o in orders]}}
-        ],
-    }
-    client = {
-        "format_version": 2,
-        "executors": [
-            {
-                "tasks": ["*"],
-                "executor": {"path": f"{collab_path}.executor.CollabExecutor", "args": {"client_obj_id": "_client"}},
-            }
-        ],
-        "components": [{"id": "_client", "path": f"{here}.FlareClient", "args": {}}],
-    }
-    meta = {"name": name, "resource_spec": {}, "min_clients": sites, "deploy_map": {"app": ["@ALL"]}}
-    (path / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-    (config / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
-    (config / "config_fed_client.json").write_text(json.dumps(client), encoding="utf-8")
-    return path

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspan._files import write_whole
-from fedspan.deployment.policy import ALGORITHMS, FILE, Policy
+from fedspan.deployment.policy import ALGORITHM_NAMES, FILE, Policy
 from fedspan.errors import InputError, MissingExtraError
 from fedspan.privacy.budget import Budget
 
@@ -28,19 +28,21 @@ CLASSES = [
 ]
 _STREAMERS = ("nvflare.app_common.logging.job_log_streamer.JobLogStreamer",)  # added to every job by FLARE itself
 _RECEIVERS = ("nvflare.app_common.logging.job_log_receiver.JobLogReceiver",)
-_NOBODY = {"shell_commands": "none", "byoc": "none"}
-_WATCH = {"app_command": "n:submitter"}  # a researcher may watch the jobs that he or she submitted
+_NO_RIGHTS = {"shell_commands": "none", "byoc": "none"}
+_WATCH_RIGHTS = {"app_command": "n:submitter"}  # a researcher may watch the jobs that he or she submitted
 
 
 def project_file(server: str, sites: Sequence[str], researcher: str, *, port: int, name: str, days: int) -> str:
     """FLARE's project file (YAML, of which JSON is a part) for one server, those sites and one researcher."""
     if len(sites) < 2 or len(set(sites)) < len(sites):
-        raise InputError(f"need at least two sites with different names, got {', '.join(sites) or 'none'}")
+        raise InputError(
+            f"A federation needs at least two sites with different names, but these are {', '.join(sites) or 'none'}."
+        )
     for site in sites:
         if not site.replace("-", "").replace("_", "").isalnum() or not site.isascii():
-            raise InputError(f"need names of letters, digits, - and _ for sites, got {site!r}")
+            raise InputError(f"A site's name consists of letters, digits, - and _, but one is {site!r}.")
     if "@" not in researcher or "." not in researcher.split("@")[-1]:
-        raise InputError(f"need the researcher as an e-mail address, got {researcher!r}")
+        raise InputError(f"The researcher must be given as an e-mail address, but is {researcher!r}.")
     domain = researcher.split("@")[1]
     people = [{"name": researcher, "type": "admin", "org": _org(domain), "role": "lead"}]
     tree = {
@@ -74,21 +76,21 @@ def role(kit: Path) -> str:
     for kind, file in (("site", "fed_client.json"), ("server", "fed_server.json"), ("researcher", "fed_admin.json")):
         if (kit / "startup" / file).is_file():
             return kind
-    raise InputError(f"need a FLARE kit with a startup folder, {kit} is none; give the folder that was handed out")
+    raise InputError(f"{kit} is not a FLARE kit: it has no startup folder. Give the folder that was handed out.")
 
 
-def expired(kit: Path) -> None:
+def check_certificates(kit: Path) -> None:
     """Refuse a kit whose certificates are no longer valid, before anything waits for a connection."""
     try:
         from cryptography import x509
     except ImportError:
-        raise MissingExtraError("a federation", "flare") from None
+        raise MissingExtraError("A federation", "flare") from None
     for path in [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]:
         if path.is_file():
             ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
             if ends < datetime.now(UTC):
                 raise InputError(
-                    f"the kit's {path.name} expired on {ends:%Y-%m-%d}; have a new kit made and handed out"
+                    f"{path.name} of this kit expired on {ends:%Y-%m-%d}. Ask the coordinator for a new kit."
                 )
 
 
@@ -105,10 +107,10 @@ def tighten(kit: Path) -> None:
     permissions = json.loads((local / "authorization.json.default").read_text(encoding="utf-8"))
     for name, rights in permissions["permissions"].items():
         if isinstance(rights, dict):
-            permissions["permissions"][name] = {**rights, **_NOBODY, **_WATCH} if "byoc" in rights else rights
+            permissions["permissions"][name] = {**rights, **_NO_RIGHTS, **_WATCH_RIGHTS} if "byoc" in rights else rights
         elif rights == "any":  # the project's administrator
             rest = {"submit_job": "any", "clone_job": "any", "manage_job": "any", "download_job": "any"}
-            permissions["permissions"][name] = {**rest, "view": "any", "operate": "any", **_NOBODY, **_WATCH}
+            permissions["permissions"][name] = {**rest, "view": "any", "operate": "any", **_NO_RIGHTS, **_WATCH_RIGHTS}
     write_whole(local / "authorization.json", json.dumps(permissions, indent=2))
     resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
     resources["class_list_enforcement_mode"] = "enforce"
@@ -119,31 +121,50 @@ def tighten(kit: Path) -> None:
     else:
         resources["class_allow_list"] = [*CLASSES, *_RECEIVERS]
         store = kit / "jobs"
-        _set(resources, "uri_root", "jobs-storage", str(store))
-        _set(resources, "root_dir", "snapshot-storage", str(kit / "snapshots"))
+        _replace_path(resources, "uri_root", "jobs-storage", str(store))
+        _replace_path(resources, "root_dir", "snapshot-storage", str(kit / "snapshots"))
     write_whole(local / "resources.json", json.dumps(resources, indent=2))
 
 
-def _set(tree: Any, key: str, ends: str, value: str) -> None:
+def update_class_list(kit: Path) -> None:
+    """Let an existing kit run the jobs of this version: add fedspan's own classes where its list does not name them.
+
+    A kit that was tightened by an older version knows them under other names. Nothing else in the file is changed, and
+    a kit without such a list is left as it is.
+    """
+    path = kit / "local" / "resources.json"
+    if not path.is_file():
+        return
+    resources = json.loads(path.read_text(encoding="utf-8"))
+    allowed = resources.get("class_allow_list")
+    if not isinstance(allowed, list):
+        return
+    missing = [name for name in CLASSES if name.startswith("fedspan.") and name not in allowed]
+    if missing:
+        resources["class_allow_list"] = [*allowed, *missing]
+        write_whole(path, json.dumps(resources, indent=2))
+
+
+def _replace_path(tree: Any, key: str, ends: str, value: str) -> None:
     """Replace a path that stands somewhere in a nested document."""
     if isinstance(tree, dict):
         for name, node in tree.items():
             if name == key and isinstance(node, str) and node.endswith(ends):
                 tree[name] = value
             else:
-                _set(node, key, ends, value)
+                _replace_path(node, key, ends, value)
     elif isinstance(tree, list):
         for node in tree:
-            _set(node, key, ends, value)
+            _replace_path(node, key, ends, value)
 
 
 def init_site(kit: Path, tables: Mapping[str, Mapping[str, Any]], *, replace: bool, **rules: Any) -> Policy:
     """Write the site's configuration, checked, and tighten its kit. What is there is replaced only if asked."""
     if role(kit) != "site":
-        raise InputError(f"need a site's kit, {kit} is a {role(kit)}'s")
+        raise InputError(f"{kit} is a {role(kit)}'s kit, not a site's.")
     path = kit / "local" / FILE
     if path.exists() and not replace:
-        raise InputError(f"{path} is there already; edit it, or replace it with --replace")
+        raise InputError(f"{path} already exists; edit it, or replace it with --replace.")
     text = policy_file(tables, **rules)
     policy = Policy.parse(tomllib.loads(text), kit, path)
     if policy.epsilon is not None and policy.delta is not None:
@@ -157,7 +178,7 @@ def init_site(kit: Path, tables: Mapping[str, Mapping[str, Any]], *, replace: bo
 def policy_file(
     tables: Mapping[str, Mapping[str, Any]],
     *,
-    algorithms: Sequence[str] = ALGORITHMS,
+    algorithms: Sequence[str] = ALGORITHM_NAMES,
     secure: bool = True,
     others: int = 2,
     row_norm: float | None = None,
@@ -183,5 +204,5 @@ def policy_file(
     ]
     for key, value in (("row_norm", row_norm), ("epsilon", epsilon), ("delta", delta)):
         meaning = {"row_norm": "rows are shortened to it", "epsilon": "over all runs", "delta": "over all runs"}[key]
-        lines.append(f"{key} = {value:g}  # {meaning}" if value is not None else f"# {key} = …  # {meaning}")
+        lines.append(f"# {key} = …  # {meaning}" if value is None else f"{key} = {float(value)!r}  # {meaning}")
     return "\n".join(lines) + "\n"

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from fedspan.core.checkpoint import Checkpoint
+from fedspan.core.snapshot import SessionSnapshot
 
 T = TypeVar("T")
 
@@ -17,16 +19,16 @@ T = TypeVar("T")
 class LaterCheckpoint(Checkpoint):
     """Saves behind the back of the run: a state is never changed, only replaced."""
 
-    def __init__(self, folder: Any, every: int = 1) -> None:
+    def __init__(self, folder: Path, every: int = 1) -> None:
         super().__init__(folder, every)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fedspan-checkpoint")
         self._writing: Future[None] | None = None
 
-    def save(self, run: Mapping[str, Any], round: int, state: Any, engine: Any) -> None:
+    def save(self, run: Mapping[str, object], round: int, state: object, engine: SessionSnapshot) -> None:
         self.settle()
         self._writing = self._writer.submit(super().save, run, round, state, engine)
 
-    def load(self, run: Mapping[str, Any], state: type[T]) -> tuple[int, T, Any] | None:
+    def load(self, run: Mapping[str, object], state: type[T]) -> tuple[int, T, SessionSnapshot] | None:
         self.settle()
         return super().load(run, state)
 

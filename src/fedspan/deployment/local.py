@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from fedspan._files import write_whole
-from fedspan.deployment.kit import project_file, role, tighten
+from fedspan.deployment.flare_admin import connect, list_sites
+from fedspan.deployment.kit import project_file, role, tighten, update_class_list
 from fedspan.errors import ClientError, InputError, MissingExtraError
 
 RESEARCHER = "researcher@fedspan.org"
@@ -31,12 +31,12 @@ def provision(project: Path, into: Path) -> Path:
     """Make the kits of a project file by `nvflare provision`, which makes the keys; the folder that holds them."""
     tool = Path(sys.executable).with_name("nvflare")
     if not tool.exists():
-        raise MissingExtraError("making the kits of a federation", "flare")
+        raise MissingExtraError("Making the kits of a federation", "flare")
     command = [str(tool), "provision", "-p", str(project), "-w", str(into)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     kits = sorted(into.glob("*/prod_*"))
     if done.returncode or not kits:
-        raise InputError(f"need a project file that nvflare accepts, it says: {(done.stdout + done.stderr)[-400:]}")
+        raise InputError(f"nvflare does not accept the project file {project}: {(done.stdout + done.stderr)[-400:]}")
     return kits[-1]
 
 
@@ -63,23 +63,26 @@ def start_kit(kit: Path, log: Path | None = None, **environment: str) -> subproc
     """Run a kit's process as its start script does, with this Python; its output goes to a file."""
     kit = kit.resolve()
     if role(kit) == "researcher":
-        raise InputError(
-            f"need the kit of a site or of the server, {kit} is a researcher's, which is used by `run --on`"
-        )
+        raise InputError(f"{kit} is a researcher's kit, for `fedspan run --on`. Only sites and the server are started.")
     path = os.pathsep.join([str(_find_python_folder(kit)), os.environ.get("PATH", "")])
-    output: Any = subprocess.DEVNULL if log is None else log.open("ab")
+    update_class_list(kit)
     return subprocess.Popen(  # noqa: S603
         [str(kit / "startup" / "sub_start.sh"), "--once"],
-        stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=kit,
-        env={**os.environ, "PATH": path, **environment}, start_new_session=True,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL if log is None else log.open("ab"),
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        cwd=kit,
+        env={**os.environ, "PATH": path, **environment},
+        start_new_session=True,
+    )
 
 
 def _find_python_folder(kit: Path) -> Path:
     """The folder of this Python, by a path that FLARE can start jobs with; if need be, by a link in the kit."""
     if not _is_one_word(kit):
         raise InputError(
-            f"FLARE cannot start jobs in {str(kit)!r}: the path contains spaces, quotes, # or backslashes; move the kit"
+            f"FLARE cannot start jobs in {str(kit)!r}, because the path contains spaces, quotes, # or backslashes. "
+            "Move the kit."
         )
     folder = Path(sys.executable).parent
     if _is_one_word(folder):
@@ -152,16 +155,14 @@ class LocalFederation:
 
     def wait_for(self, sites: Sequence[str], timeout: float = _READY) -> None:
         """Until the server listens and those sites are connected to it."""
-        from fedspan.deployment.flare_admin import connected, sites_of
-
         end = time.monotonic() + timeout
         while not (listening(self.port) and listening(self.port + 1)):
             self._check(end, "server")
         found: list[str] = []
         while not set(sites) <= set(found):
             try:
-                with connected(self.researcher) as session:
-                    while not set(sites) <= set(found := sites_of(session)):
+                with connect(self.researcher) as session:
+                    while not set(sites) <= set(found := list_sites(session)):
                         self._check(end, f"sites {', '.join(sorted(set(sites) - set(found)))}")
             except ClientError:
                 self._check(end, "console of the server")
@@ -169,9 +170,8 @@ class LocalFederation:
     def _check(self, end: float, what: str) -> None:
         dead = [name for name, process in self.processes.items() if process.poll() not in (None, -signal.SIGKILL)]
         if dead or time.monotonic() > end:
-            raise ClientError(
-                f"the federation did not start: {what} is not there ({dead or 'too slow'}); see {self.folder}"
-            )
+            why = f"{', '.join(dead)} ended" if dead else "it took too long"
+            raise ClientError(f"The federation did not start: no {what} ({why}). See the logs in {self.folder}.")
         time.sleep(0.3)
 
     def pids(self, name: str) -> list[int]:

@@ -1,178 +1,238 @@
-"""An order: what a researcher asks of a federation, as plain data; and how the server carries it out.
+"""The server's part of a job: it carries out what a researcher requests of a federation.
 
-It names an estimator with its parameters, or an algorithm with its fields. Where data is, it cannot say: that is the
-sites' own business.
+A request names an estimator with its parameters, or an algorithm with its fields, as plain data. Where data is, it
+cannot say: that is the sites' own business.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
-import fedspan
 from fedspan._files import write_whole
+from fedspan._version import __version__
 from fedspan.channel.recipe import channel_from
-from fedspan.core.checkpoint import Checkpoint, save_tree
+from fedspan.core.checkpoint import Checkpoint, build, save_tree
 from fedspan.core.ledger import Ledger, Note
 from fedspan.core.participation import Participation
-from fedspan.core.run import run
-from fedspan.data.remote_table import RemoteTable
+from fedspan.core.run import RETRIES, run
+from fedspan.data.remote_tables import RemoteTable
 from fedspan.deployment.later_checkpoint import LaterCheckpoint
-from fedspan.engines.remote import RemoteEngine, Transport, handshake
+from fedspan.engines.handshake import handshake
+from fedspan.engines.remote import RemoteEngine
 from fedspan.engines.site import explain
-from fedspan.engines.start import algorithm_from, identifier, preparation_from
-from fedspan.errors import ClientError, InputError, ProtocolError
+from fedspan.engines.start import TableRequest, algorithm_from, check_run_name, preparation_from
+from fedspan.engines.transport import Transport
+from fedspan.errors import CheckpointError, ClientError, InputError, ProtocolError
+from fedspan.estimators.catalogue import ESTIMATORS
 from fedspan.estimators.prepare import agree
 from fedspan.privacy.request import RowDP
 from fedspan.secure.masking import Secure
 
-LABELLED = ("FederatedClassifier", "VerticalFederatedClassifier")
-VIEWS = ("FederatedGCCA", "VerticalFederatedClassifier")
-ESTIMATORS = ("FederatedPCA", "FederatedSVD", "PersonalizedPCA", *LABELLED, "FederatedGCCA")
+try:
+    import fcntl
+except ImportError:  # a system without it has no lock; jobs are described and submitted all the same
+    fcntl = None  # type: ignore[assignment]
+
+LABELLED_ESTIMATORS = ("FederatedClassifier", "VerticalFederatedClassifier")
+VIEW_ESTIMATORS = ("FederatedGCCA", "VerticalFederatedClassifier")
+FEDERATED_ESTIMATORS = ("FederatedPCA", "FederatedSVD", "PersonalizedPCA", *LABELLED_ESTIMATORS, "FederatedGCCA")
+
+
+class SecureRequest(TypedDict, total=False):
+    """Whether sums are to be secure, and over how many sites at least."""
+
+    enabled: bool
+    threshold: int | None
+
+
+class Outcome(TypedDict):
+    """How a run ended. `input`: the job or the sites' data must be changed first."""
+
+    done: bool
+    error: NotRequired[str]
+    input: NotRequired[bool]
 
 
 @dataclass(frozen=True)
-class Order:
-    """`secure` None: secure sums if there are three sites or more, where the estimator can do with sums."""
+class RunRequest:
+    """What a researcher requests, as plain data.
+
+    `secure` None: secure sums if there are three sites or more, where the estimator can do with sums.
+    """
 
     run: str
     estimator: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     algorithm: str | None = None  # in place of an estimator
-    fields: Any = None
-    channel: Any = None
+    fields: object = None
+    channel: object = None
     rounds: int = 0
     seed: int = 0
-    table: Mapping[str, Any] = field(default_factory=dict)
-    privacy: Mapping[str, Any] = field(default_factory=dict)
-    secure: Mapping[str, Any] | None = None
+    table: TableRequest = field(default_factory=TableRequest)
+    privacy: Mapping[str, object] = field(default_factory=dict)
+    secure: Mapping[str, object] | None = None  # a `SecureRequest`
     sums: bool = True  # whether secure sums are to be the default
     min_clients: int | None = None
+    retries: int = RETRIES
     checkpoint_every: int = 1
     timeout: float = 60.0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, tree: Any) -> Order:
-        """The order in a job, or a refusal."""
-        known = {f.name for f in fields(cls)}
-        if not isinstance(tree, dict) or not set(tree) <= known or "run" not in tree:
-            raise ProtocolError("need an order of fedspan in the job, got something else")
-        identifier(tree["run"])  # it names a folder here, too
-        order = cls(**tree)
-        if (order.estimator is None) == (order.algorithm is None):
-            raise ProtocolError("need either an estimator or an algorithm in the order")
-        if order.estimator is not None and order.estimator not in ESTIMATORS:
-            raise ProtocolError(f"need an estimator that runs in a federation, got {order.estimator!r}")
-        return order
+    def from_json(cls, tree: object) -> RunRequest:
+        """The request in a job, or a refusal."""
+        try:
+            request = build(cls, tree, defaults=True)
+        except CheckpointError as error:
+            raise ProtocolError(f"The job must hold a request of fedspan, but holds something else: {error}") from None
+        check_run_name(request.run)  # it names a folder here, too
+        if (request.estimator is None) == (request.algorithm is None):
+            raise ProtocolError("A request must name either an estimator or an algorithm.")
+        if request.estimator is not None and request.estimator not in FEDERATED_ESTIMATORS:
+            raise ProtocolError(
+                f"{request.estimator!r} does not run in a federation, but these do: {', '.join(FEDERATED_ESTIMATORS)}."
+            )
+        return request
 
-    def secured(self, sites: int) -> Secure | None:
-        """The secure sums that are asked for, or that are the default among so many sites."""
+    def choose_secure(self, sites: int) -> Secure | None:
+        """The secure sums that are requested, or that are the default among so many sites."""
         if self.secure is None:
             return Secure() if self.sums and sites >= 3 else None
-        return Secure(self.secure.get("threshold")) if self.secure.get("enabled") else None
+        requested = build(SecureRequest, self.secure)
+        return Secure(requested.get("threshold")) if requested.get("enabled") else None
+
+
+def read_outcome(folder: Path) -> Outcome:
+    """How the run ended whose results are in that folder."""
+    return build(Outcome, json.loads((folder / "outcome.json").read_text(encoding="utf-8")))
 
 
 @contextmanager
-def _alone(place: Path) -> Iterator[None]:
+def _lock(place: Path) -> Iterator[None]:
     """One process at a time works on a run; the lock goes with the process, however it ends."""
     with (place / "lock").open("wb") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ClientError("the run is still at work in another job; wait until it has ended, or abort it") from None
+            raise ClientError("Another job is working on this run. Wait until it has ended, or abort it.") from None
         yield
 
 
-class Desk:
-    """Where the server carries out orders: a folder outside the job, so that a run survives the job."""
+class ServerJob:
+    """Where the server carries out requests: in a folder outside the job, so that a run survives the job."""
 
     def __init__(self, transport: Transport, sites: Sequence[str], folder: Path) -> None:
         self.transport, self.sites, self.folder = transport, tuple(sorted(sites)), folder
         self.ledger: Ledger | None = None
 
-    def carry_out(self, order: Order, results: Path) -> None:
+    def carry_out(self, request: RunRequest, results: Path) -> None:
         """Run it, from its checkpoint if it has one; leave model, ledger and outcome in `results`."""
-        place = self.folder / order.run
+        place = self.folder / request.run
         place.mkdir(parents=True, exist_ok=True)
         results.mkdir(parents=True, exist_ok=True)
-        with _alone(place):
-            self._carry_out(order, place, results)
+        with _lock(place):
+            outcome = self._carry_out(request, place)
+            write_whole(results / "outcome.json", json.dumps(outcome))
+            for name in ("ledger.jsonl", "model.safetensors"):
+                if (place / name).exists():
+                    shutil.copyfile(place / name, results / name)
 
-    def _carry_out(self, order: Order, place: Path, results: Path) -> None:
+    def _carry_out(self, request: RunRequest, place: Path) -> Outcome:
         self.ledger = ledger = Ledger(place / "ledger.jsonl")
-        engine = RemoteEngine(self.transport, self.sites, order.run, timeout=order.timeout)
-        outcome: dict[str, Any] = {"done": True}
+        engine = RemoteEngine(self.transport, self.sites, request.run, timeout=request.timeout)
+        engine.where = request.table
         try:
-            work: Callable[..., None] = self._fit if order.estimator else self._run
             # A round that is repeated is noise spent twice: with noise, none is begun before the last one is on disk.
-            kind = Checkpoint if order.privacy else LaterCheckpoint
-            checkpoint = kind(place / "checkpoint", order.checkpoint_every)
+            kind = Checkpoint if request.privacy else LaterCheckpoint
+            checkpoint = kind(place / "checkpoint", request.checkpoint_every)
             try:
-                work(order, engine, ledger, checkpoint, place)
+                work = self._fit if request.estimator else self._run
+                work(request, engine, ledger, checkpoint, place)
             finally:
                 if isinstance(checkpoint, LaterCheckpoint):
                     checkpoint.settle()
         except Exception as error:
-            outcome = {"done": False, "error": explain(error), "input": isinstance(error, InputError)}
             ledger.add(Note(f"ended: {explain(error)}"))
+            return {"done": False, "error": explain(error), "input": isinstance(error, InputError)}
         finally:
             engine.close()
             ledger.close()
-        write_whole(results / "outcome.json", json.dumps(outcome))
-        for name in ("ledger.jsonl", "model.safetensors"):
-            if (place / name).exists():
-                shutil.copyfile(place / name, results / name)
+        return {"done": True}
 
-    def _fit(self, order: Order, engine: RemoteEngine, ledger: Ledger, checkpoint: Checkpoint, place: Path) -> None:
-        name = str(order.estimator)
-        secure = order.secured(len(self.sites))
-        draft = preparation_from(order.table.get("preparation"))
-        engine.where = {**order.table, "alone": name in VIEWS}
-        done = draft
-        if name not in VIEWS:  # what views have is their own
-            names = {site: site for site in self.sites}
-            done = agree(names, draft, private=bool(order.privacy), secure=secure, engine=engine, ledger=ledger)
-            engine.where = {**engine.where, "preparation": asdict(done)}
-        asked = {"fedspan": fedspan.__version__, "table": engine.where, "labels": name in LABELLED}
-        tables = handshake(self.transport, self.sites, asked, timeout=order.timeout, same_columns=name not in VIEWS)
-        tables = {site: replace(table, preparation=done) for site, table in tables.items()}
-        said = ", ".join(f"{site} {table.rows} rows" for site, table in tables.items())
-        ledger.add(Note(f"handshake: {next(iter(tables.values())).n_features} features; {said}"))
-        if order.privacy and not all(table.rows for table in tables.values()):
-            raise InputError("privacy needs the number of rows, some site does not tell it (allow.rows); ask its owner")
-        options = dict(order.parameters)
+    def _fit(
+        self, request: RunRequest, engine: RemoteEngine, ledger: Ledger, checkpoint: Checkpoint, place: Path
+    ) -> None:
+        """Fit an estimator and save it."""
+        name = str(request.estimator)
+        secure = request.choose_secure(len(self.sites))
+        tables = self._describe(request, engine, ledger, secure)
+        options = dict(request.parameters)
         if options.get("participation"):
-            options["participation"] = Participation(**options["participation"])
-        model = getattr(fedspan, name)(
-            **options,
-            privacy=RowDP(**order.privacy) if order.privacy else None,
-            secure=secure or False,
-            engine=engine,
-            checkpoint=checkpoint,
-        )
-        more = {} if order.min_clients is None else {"min_clients": order.min_clients}
+            options["participation"] = build(Participation, options["participation"], defaults=True)
+        options["privacy"] = build(RowDP, request.privacy, defaults=True) if request.privacy else None
+        options |= {"secure": secure or False, "engine": engine, "checkpoint": checkpoint}
+        model: Any = ESTIMATORS[name](**options)
+        more = {"retries": request.retries}
+        more |= {} if request.min_clients is None else {"min_clients": request.min_clients}
         model.fit(tables, **more, ledger=ledger)
         model.save(place / "model.safetensors")
 
-    def _run(self, order: Order, engine: RemoteEngine, ledger: Ledger, checkpoint: Checkpoint, place: Path) -> None:
-        """An algorithm by itself, as `fedspan.run` would: what it estimates is the model."""
-        algorithm = algorithm_from(order.algorithm, order.fields)
-        engine.where = order.table
-        labels = order.parameters.get("labels")
+    def _describe(
+        self, request: RunRequest, engine: RemoteEngine, ledger: Ledger, secure: Secure | None
+    ) -> dict[str, RemoteTable]:
+        """Let the sites agree on columns where that is open, and say what they have."""
+        name, views = str(request.estimator), request.estimator in VIEW_ESTIMATORS
+        preparation = preparation_from(request.table.get("preparation"))
+        engine.where = {**request.table, "alone": views}
+        if not views:  # what views have is their own
+            names = {site: site for site in self.sites}
+            private = bool(request.privacy)
+            preparation = agree(names, preparation, private=private, secure=secure, engine=engine, ledger=ledger)
+            engine.where = {**engine.where, "preparation": asdict(preparation)}
+        tables = handshake(
+            self.transport,
+            self.sites,
+            {"fedspan": __version__, "table": engine.where, "labels": name in LABELLED_ESTIMATORS},
+            timeout=request.timeout,
+            same_columns=not views,
+        )
+        sizes = ", ".join(f"{site} {table.rows} rows" for site, table in tables.items())
+        ledger.add(Note(f"handshake: {next(iter(tables.values())).n_features} features; {sizes}"))
+        silent = [site for site, table in tables.items() if not table.rows]
+        if request.privacy and silent:
+            raise InputError(
+                f"Privacy needs the number of rows of every site, but site {silent[0]!r} does not tell it. Ask its "
+                "owner to write rows = true in [allow] of its fedspan.toml."
+            )
+        return {site: replace(table, preparation=preparation) for site, table in tables.items()}
+
+    def _run(
+        self, request: RunRequest, engine: RemoteEngine, ledger: Ledger, checkpoint: Checkpoint, place: Path
+    ) -> None:
+        """Run an algorithm by itself, as `fedspan.run` would: what it estimates is the model."""
+        algorithm = algorithm_from(request.algorithm, request.fields)
+        labels = request.parameters.get("labels")
         if labels:
             engine.tables = {site: RemoteTable(0, told={"labels": labels}) for site in self.sites}
         result = run(
-            algorithm, engine, rounds=order.rounds, seed=order.seed, checkpoint=checkpoint, ledger=ledger,
-            secure=order.secured(len(self.sites)), min_clients=order.min_clients,
-            channel=None if order.channel is None else channel_from(order.channel),
-        )  # fmt: skip
+            algorithm,
+            engine,
+            rounds=request.rounds,
+            seed=request.seed,
+            channel=None if request.channel is None else channel_from(request.channel),
+            retries=request.retries,
+            min_clients=request.min_clients,
+            secure=request.choose_secure(len(self.sites)),
+            checkpoint=checkpoint,
+            ledger=ledger,
+        )
         save_tree(place / "model.safetensors", "model", {"estimate": algorithm.estimate(result.state)})

@@ -15,21 +15,25 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from fedspan import __version__
 from fedspan._types import Array
+from fedspan._version import __version__
 from fedspan.algorithms.gcca.deep import DeepView
 from fedspan.algorithms.gcca.entities import Entities
 from fedspan.channel import wire
-from fedspan.core.checkpoint import load_tree, save_tree
+from fedspan.core.checkpoint import build, load_tree, save_tree
+from fedspan.core.protocol import AnyClient
+from fedspan.core.snapshot import SiteSnapshot
 from fedspan.data.survey import TableSurvey
-from fedspan.data.table import Table, open_source
+from fedspan.data.tables import Table, open_table
 from fedspan.deployment.policy import Policy, SiteTable
+from fedspan.engines.handshake import Description, DescriptionRequest
 from fedspan.engines.site import Site, explain
-from fedspan.engines.start import Opening, preparation_from
+from fedspan.engines.start import StartMessage, TableRequest, preparation_from
+from fedspan.engines.transport import Refusal
 from fedspan.errors import CheckpointError, InputError, ProtocolError
 from fedspan.estimators.prepare import alone
 from fedspan.privacy.budget import Budget
@@ -37,9 +41,10 @@ from fedspan.privacy.guard import Guard
 from fedspan.secure.masking import Party
 
 _LOG = logging.getLogger("fedspan.site")
+T = TypeVar("T")
 
 
-class Station:
+class SiteService:
     """One site in one job. `kit` is its folder: `local/fedspan.toml` says what it allows, `fedspan/runs` remembers."""
 
     def __init__(self, name: str, kit: Path) -> None:
@@ -47,55 +52,40 @@ class Station:
         self.lock = Lock()  # a late question may meet the next one
         self.open_run: _Run | None = None
 
-    def describe(self, text: str) -> str:
+    def describe(self, asked: str) -> str:
         """What this site has, as far as it says: the schema of a table by digest, sizes, versions."""
-        return self._answered(lambda: json.dumps(self._describe(json.loads(text))))
+        return self._answer(lambda: json.dumps(self._describe(_read_request(asked))))
 
-    def open(self, text: str) -> str:
+    def open(self, start: str) -> str:
         """Begin a run, or a further part of one, or go on with it."""
-
-        def begin() -> str:
-            opening, policy = Opening.from_json(text), Policy.read(self.kit)
-            memory = _Memory(self.kit / "fedspan" / "runs" / opening.run / str(opening.part))
-            saved = None if opening.after is None else memory.recall(opening.after)
-            budget = policy.check(opening, self.name, (saved or {}).get("released"))
-            table = policy.table(opening.table)
-            self.open_run = _Run(self.name, opening, lambda: client_data(table, opening), budget, memory, saved)
-            _LOG.info("opened run %s part %d: %r", opening.run, opening.part, opening.algorithm)
-            return json.dumps({"opened": opening.run})
-
-        return self._answered(begin)
+        return self._answer(lambda: self._open(StartMessage.from_json(start)))
 
     def exchange(self, blob: bytes, kept: int) -> bytes | str:
         """The reply to a question. `kept` is the last round that the server can go back to."""
+        return self._answer(lambda: self._exchange(blob, kept))
 
-        def reply() -> bytes:
-            if self.open_run is None:
-                raise ProtocolError("a question came before a run was opened")
-            return self.open_run.answer(blob, kept)
-
-        return self._answered(reply)
-
-    def _answered(self, work: Callable[[], Any]) -> Any:
+    def _answer(self, work: Callable[[], T]) -> T | str:
+        """What the work gives, or a refusal in JSON."""
         try:
             with self.lock:
                 return work()
         except Exception as error:
             _LOG.warning("refused or failed: %s", explain(error), exc_info=not isinstance(error, InputError))
-            return json.dumps({"error": explain(error), "input": isinstance(error, InputError)})
+            refusal: Refusal = {"error": explain(error), "input": isinstance(error, InputError)}
+            return json.dumps(refusal)
 
-    def _describe(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _describe(self, asked: DescriptionRequest) -> Description:
         policy = Policy.read(self.kit)
-        told: dict[str, Any] = {"versions": versions(), "secure": policy.secure, "others": policy.others}
         if asked["fedspan"] != __version__:
             raise InputError(
-                f"need the same fedspan everywhere, the server has {asked['fedspan']} and this site has {__version__}; "
-                "install the same version"
+                f"The server has fedspan {asked['fedspan']}, but this site has {__version__}. Install the same version."
             )
-        site_table = policy.table(asked["table"])
-        table = opened(site_table, asked["table"], in_batches=True)
+        table = open_site_table(policy.find_table(asked["table"]), asked["table"], in_batches=True)
         names = list(table.names) if table.names is not None else None
-        told |= {
+        description: Description = {
+            "versions": find_versions(),
+            "secure": policy.secure,
+            "others": policy.others,
             "n_features": int(table.X.shape[1]),
             "digest": schema_digest(names, int(table.X.shape[1]), dict(table.units)),
             "units": dict(table.units) if policy.names else {},
@@ -104,10 +94,32 @@ class Station:
         }
         if asked.get("labels") and table.labels is not None:
             values, counts = np.unique(table.labels, return_counts=True)
-            told["labels"] = values.tolist()
+            description["labels"] = values.tolist()
             if policy.rows and not policy.secure and policy.epsilon is None:  # else they are this site's own numbers
-                told["counts"] = counts.tolist()
-        return told
+                description["counts"] = counts.tolist()
+        return description
+
+    def _open(self, start: StartMessage) -> str:
+        policy = Policy.read(self.kit)
+        memory = _Memory(self.kit / "fedspan" / "runs" / start.run / str(start.part))
+        saved = None if start.after is None else memory.recall(start.after)
+        budget = policy.check(start, self.name, saved.released if saved else None)
+        table = policy.find_table(start.table)
+        self.open_run = _Run(self.name, start, lambda: client_data(table, start), budget, memory, saved)
+        _LOG.info("opened run %s part %d: %r", start.run, start.part, start.algorithm)
+        return json.dumps({"opened": start.run})
+
+    def _exchange(self, blob: bytes, kept: int) -> bytes:
+        if self.open_run is None:
+            raise ProtocolError("A question came before a run was opened.")
+        return self.open_run.answer(blob, kept)
+
+
+def _read_request(text: str) -> DescriptionRequest:
+    try:
+        return build(DescriptionRequest, json.loads(text))
+    except (CheckpointError, ValueError) as error:
+        raise ProtocolError(f"The server must ask for a description, but sent something else: {error}") from None
 
 
 class _Memory:
@@ -122,25 +134,25 @@ class _Memory:
     def _rounds(self) -> list[int]:
         return sorted(int(path.stem.split("-")[1]) for path in self.folder.glob("round-*.safetensors"))
 
-    def keep(self, round: int, snapshot: Any, kept: int) -> None:
+    def keep(self, round: int, snapshot: SiteSnapshot, kept: int) -> None:
         """Remember, and forget what nobody will go back to."""
         self.folder.mkdir(parents=True, exist_ok=True)
         save_tree(self._path(round), "client", snapshot)
         for old in [known for known in self._rounds() if known <= kept][:-1]:
             self._path(old).unlink(missing_ok=True)
 
-    def recall(self, after: int) -> Any:
+    def recall(self, after: int) -> SiteSnapshot | None:
         """What was remembered after that round; what came later is forgotten, because it is repeated."""
         rounds = self._rounds()
         if rounds and rounds[0] > after:
             raise CheckpointError(
-                f"this site remembers round {rounds[0]} and later ones, the server goes on after round {after}: one of "
-                "them was set back; start the run anew"
+                f"The server goes on after round {after}, but this site remembers only round {rounds[0]} and later: "
+                "one of them was set back. Start a new run."
             )
         for round in [known for known in rounds if known > after]:
             self._path(round).unlink()
             rounds.remove(round)
-        return load_tree(self._path(rounds[-1]), "client") if rounds else None
+        return build(SiteSnapshot, load_tree(self._path(rounds[-1]), "client")) if rounds else None
 
 
 class _Run:
@@ -149,24 +161,24 @@ class _Run:
     def __init__(
         self,
         name: str,
-        opening: Opening,
-        open_data: Callable[[], Any],
+        start: StartMessage,
+        open_data: Callable[[], object],
         budget: Budget | None,
         memory: _Memory,
-        saved: Any,
+        saved: SiteSnapshot | None,
     ) -> None:
-        algorithm, plan = opening.algorithm, opening.plan
+        algorithm, plan = start.algorithm, start.plan
         options = algorithm.client_options() | ({"row_norm": plan.row_norm} if plan else {})
 
-        def make() -> Any:
+        def make() -> AnyClient:
             return algorithm.client(open_data(), **options)  # type: ignore[call-arg]
 
         self.asks, self.memory = algorithm.asks(), memory
         guard = Guard(plan, budget) if plan else None
-        vault = Party(name, opening.threshold) if opening.threshold else None
-        self.site = Site(name, algorithm.client, make, opening.channel, opening.seed, guard, vault)
-        self.client: Any = None
-        self.kept: Any = None  # the state that was written down last
+        vault = Party(name, start.threshold) if start.threshold else None
+        self.site = Site(name, algorithm.client, make, start.channel, start.seed, guard, vault)
+        self.client: AnyClient | None = None
+        self.kept: object = None  # the state that was written down last
         if saved is not None:
             self.site.restore(saved)
 
@@ -175,7 +187,7 @@ class _Run:
         message = wire.decode(blob)
         if not message.task.startswith("@") and message.task not in self.asks:
             raise ProtocolError(
-                f"{message.task!r} is not what this algorithm asks; it asks {', '.join(sorted(self.asks))}"
+                f"This algorithm does not ask for {message.task!r}, only for {', '.join(sorted(self.asks))}."
             )
         if self.client is None:
             self.client = self.site.open()
@@ -187,48 +199,51 @@ class _Run:
         return wire.encode(reply)
 
 
-def opened(table: SiteTable, asked: Mapping[str, Any], *, in_batches: bool = False) -> Table:
+def open_site_table(table: SiteTable, asked: TableRequest, *, in_batches: bool = False) -> Table:
     """The site's table as a job may see it. Views settle by themselves what concerns their own columns."""
-    draft = table.prepared(preparation_from(asked.get("preparation")))
+    draft = table.limit(preparation_from(asked.get("preparation")))
     if asked.get("alone") and not draft.trivial:
         draft = alone({"here": table.path}, draft, strict=False)["here"]
-    return open_source(table.path, draft, in_batches)
+    return open_table(table.path, draft, in_batches)
 
 
-def client_data(table: SiteTable, opening: Opening) -> Any:
+def client_data(table: SiteTable, start: StartMessage) -> object:
     """What the algorithm's client is made of."""
-    asked, told, needs = opening.table, opening.told, opening.algorithm.client.needs
+    asked, needs = start.table, start.algorithm.client.needs
     if needs == "survey":
-        return TableSurvey(table.path, table.prepared(preparation_from(asked.get("preparation"))))
-    rows = opened(table, asked, in_batches=needs == "rows")
+        return TableSurvey(table.path, table.limit(preparation_from(asked.get("preparation"))))
+    rows = open_site_table(table, asked, in_batches=needs == "rows")
     if needs == "labelled":
         if rows.labels is None:
-            raise InputError("need a column of labels; name it in data.label, or in the site's table")
-        codes = _codes(rows.labels, told["labels"])
-        weights = told.get("weights")
+            raise InputError("This table has no column of labels. Name it in data.label, or in the site's own file.")
+        codes = _encode_labels(rows.labels, start.told.get("labels"))
+        weights = start.told.get("weights")
         return (rows.X, codes) if weights is None else (rows.X, codes, np.array(weights, dtype=np.float64)[codes])
     if needs == "entities":
-        held = opened(replace(table, path=table.held_out), asked).X if table.held_out else None
+        held = open_site_table(replace(table, path=table.held_out), asked).X if table.held_out else None
         return Entities(rows.X, rows.ids, table.secret, held)
     if needs == "network":
-        return DeepView(rows.X, _network(table), ids=rows.ids, secret=table.secret)
+        return DeepView(rows.X, _find_network(table), ids=rows.ids, secret=table.secret)
     return rows.X
 
 
-def _codes(labels: Array, classes: list[Any]) -> Array:
+def _encode_labels(labels: Array, classes: object) -> Array:
+    """The labels as their numbers among the classes that the server named."""
+    if not isinstance(classes, list | tuple) or not classes:
+        raise ProtocolError("The server must name the classes to learn, but named none.")
     known = np.array(classes)
     codes = np.searchsorted(known, labels)
     if (codes == len(known)).any() or (known[codes] != labels).any():
-        raise InputError("the labels have changed since the run began; start it anew")
+        raise InputError("The labels have changed since the run began. Start a new run.")
     return codes
 
 
-def _network(table: SiteTable) -> Any:
+def _find_network(table: SiteTable) -> Any:
     """The site's own maker of networks, named in its own file: no job can name one."""
     if table.network is None:
-        raise InputError('need network = "module:function" in this site\'s table for deep GCCA')
+        raise InputError('Deep GCCA needs a network. Write network = "module:function" in this site\'s own file.')
     module, _, function = table.network.partition(":")
-    return getattr(import_module(module), function)
+    return vars(import_module(module))[function]
 
 
 def schema_digest(names: list[str] | None, n_features: int, units: Mapping[str, str]) -> str:
@@ -236,7 +251,7 @@ def schema_digest(names: list[str] | None, n_features: int, units: Mapping[str, 
     return blake2b(json.dumps([names, n_features, sorted(units.items())]).encode(), digest_size=16).hexdigest()
 
 
-def versions() -> dict[str, str]:
+def find_versions() -> dict[str, str]:
     """What computes at this site."""
     found = {"fedspan": __version__, "python": platform.python_version()}
     for package in ("numpy", "scipy", "nvflare"):

@@ -1,5 +1,6 @@
 """How messages get to clients and back."""
 
 from fedspan.engines.inprocess import Faults, InProcess
+from fedspan.engines.loopback import Loopback
 
-__all__ = ["Faults", "InProcess"]
+__all__ = ["Faults", "InProcess", "Loopback"]

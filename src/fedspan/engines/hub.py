@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from fedspan.channel.wire import Message
 from fedspan.core.checkpoint import in_c_order
 from fedspan.core.protocol import Ask, Replies, Sum
 from fedspan.core.rng import SERVER, Streams
+from fedspan.core.snapshot import HubSnapshot
 from fedspan.errors import ProtocolError
 
 
@@ -55,21 +55,21 @@ class Hub:
             self.down[client].acknowledged(message.ack)
         return self.up[client].decode(message) if client in self.up else message.arrays
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> HubSnapshot:
         """The memories of all links, if the channel has any."""
-        return {
-            "down": {c: s.snapshot() for c, s in self.down.items()},
-            "up": {c: r.snapshot() for c, r in self.up.items()},
-        }
+        return HubSnapshot(
+            {client: sender.snapshot() for client, sender in self.down.items()},
+            {client: receiver.snapshot() for client, receiver in self.up.items()},
+        )
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, saved: HubSnapshot) -> None:
         """Go on from a snapshot."""
-        for client, memory in saved["down"].items():
+        for client, sent in saved.down.items():
             self.down[client] = Sender(self.channel.down, self._start)
-            self.down[client].restore(memory)
-        for client, memory in saved["up"].items():
+            self.down[client].restore(sent)
+        for client, received in saved.up.items():
             self.up[client] = Receiver(self.channel.up)
-            self.up[client].restore(memory)
+            self.up[client].restore(received)
 
 
 class Collector:
@@ -95,15 +95,15 @@ class Collector:
     def _sum(self, client: str, arrays: Arrays, names: tuple[str, ...]) -> None:
         for name in names:
             if name not in arrays:
-                raise ProtocolError(f"need {name!r} in the reply to {self.ask.task!r} (client {client!r})")
+                raise ProtocolError(f"The reply of client {client!r} to {self.ask.task!r} does not contain {name!r}.")
             if name not in self.total:
                 kept = arrays[name].dtype.kind == "f" or arrays[name].dtype == np.uint64  # masked: modulo 2^64
                 wide = arrays[name].dtype if kept else np.int64  # small integers would wrap
                 self.total[name] = np.array(arrays[name], dtype=wide)
             elif self.total[name].shape != arrays[name].shape:
                 raise ProtocolError(
-                    f"need {name!r} of shape {self.total[name].shape} as from the clients before, "
-                    f"got {arrays[name].shape} (client {client!r}); check that all clients have the same features"
+                    f"{name!r} of client {client!r} has shape {arrays[name].shape}, but that of the clients before it "
+                    f"has shape {self.total[name].shape}. Check that all clients have the same features."
                 )
             elif self.total[name].dtype != arrays[name].dtype:
                 self.total[name] = self.total[name] + arrays[name]

@@ -23,10 +23,11 @@ from fedspan.channel import wire
 from fedspan.channel.stage import Channel
 from fedspan.core.ledger import Exchange
 from fedspan.core.protection import Protection
-from fedspan.core.protocol import Ask, Client, Replies, Server, tasks_of
+from fedspan.core.protocol import AnyClient, AnyServer, Ask, Replies, tasks_of
 from fedspan.core.rng import rng_for
 from fedspan.core.run import Session
-from fedspan.data.clients import named
+from fedspan.core.snapshot import SessionSnapshot
+from fedspan.data.clients import name_clients
 from fedspan.engines.hub import Collector, Hub
 from fedspan.engines.site import Site, explain
 from fedspan.engines.transcript import Transcript
@@ -81,30 +82,30 @@ class InProcess:
         wire: bool = False,
         transcript: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.data = dict(sorted(named(clients).items()))
+        self.data = dict(sorted(name_clients(clients).items()))
         self.threads = cores() if threads is None else threads
         self.max_open, self.faults, self.wire, self.transcript = max_open, faults, wire, transcript
         if self.threads < 1 or max_open < 1:
-            raise InputError(f"need threads and max_open of at least 1, got {threads!r} and {max_open!r}")
+            raise InputError(f"threads and max_open must be at least 1, but are {threads!r} and {max_open!r}.")
 
     @property
     def clients(self) -> Sequence[str]:
         return tuple(self.data)
 
-    def start(self, server: Server[Any], channel: Channel, seed: int, protection: Protection | None = None) -> Session:
+    def start(self, server: AnyServer, channel: Channel, seed: int, protection: Protection | None = None) -> Session:
         if protection is None or protection.secure is None:
             return _Session(self, server, channel, seed, protection)
         t = threshold(protection.secure, channel, len(self.data), protection.min_clients)
         inner = _Session(self, server, channel, seed, protection, t)
         public = [name for name, task in tasks_of(server.client).items() if task.public]
-        return SecureSession(inner, t, protection.min_clients or len(self.data), public)
+        return SecureSession(inner, t, protection.min_clients or len(self.data), public, protection.retries)
 
 
 class _Session:
     def __init__(
         self,
         engine: InProcess,
-        server: Server[Any],
+        server: AnyServer,
         channel: Channel,
         seed: int,
         protection: Protection | None = None,
@@ -118,7 +119,7 @@ class _Session:
             options = {**options, "row_norm": plan.row_norm}  # the client's own door bounds its rows
         budgets = {name: plan.budget(name) for name in engine.data} if plan else {}
 
-        def open_client(name: str) -> Client[Any]:
+        def open_client(name: str) -> AnyClient:
             data = engine.data[name]
             try:
                 return server.client(data() if callable(data) else data, **options)  # type: ignore[call-arg]
@@ -132,7 +133,7 @@ class _Session:
 
         self._site: Callable[[str], Site] = site
         self.sites: dict[str, Site] = {}
-        self.opened: OrderedDict[str, Client[Any]] = OrderedDict()
+        self.opened: OrderedDict[str, AnyClient] = OrderedDict()
         self.lock = Lock()
         self.blas = ThreadpoolController()
         self.most = max((lib["num_threads"] for lib in self.blas.info() if lib["user_api"] == "blas"), default=1)
@@ -157,11 +158,16 @@ class _Session:
                 answers.append(answer._replace(arrays=None))
         self.tiny = sum(a.seconds for a in answers) < 3e-4 * len(answers)  # changes who computes, not what
         event = Exchange(
-            round, exchange, ask.task, cohort,
-            tuple(a.bytes_down for a in answers), tuple(a.bytes_up for a in answers),
-            tuple(a.seconds for a in answers), tuple(collector.missing),
-            collector.failures,
-        )  # fmt: skip
+            round,
+            exchange,
+            ask.task,
+            cohort,
+            bytes_down=tuple(a.bytes_down for a in answers),
+            bytes_up=tuple(a.bytes_up for a in answers),
+            seconds=tuple(a.seconds for a in answers),
+            missing=tuple(collector.missing),
+            failures=collector.failures,
+        )
         return collector.replies(), event
 
     def _answers(self, messages: Iterator[tuple[str, wire.Message]], count: int) -> Iterator[_Answer]:
@@ -241,14 +247,12 @@ class _Session:
         time.sleep(min(wait, faults.timeout))
         return request >= faults.lose_request, reply >= faults.lose_reply and wait <= faults.timeout
 
-    def snapshot(self) -> Any:
-        return {
-            "hub": self.hub.snapshot(),
-            "sites": {name: site.snapshot() for name, site in self.sites.items() if site.started},
-        }
+    def snapshot(self) -> SessionSnapshot:
+        sites = {name: site.snapshot() for name, site in self.sites.items() if site.started}
+        return SessionSnapshot(self.hub.snapshot(), sites)
 
-    def restore(self, saved: Any, after: int) -> None:
-        self.hub.restore(saved["hub"])
-        for name, memory in saved["sites"].items():
+    def restore(self, saved: SessionSnapshot, after: int) -> None:
+        self.hub.restore(saved.hub)
+        for name, memory in saved.sites.items():
             self.sites[name] = self._site(name)
             self.sites[name].restore(memory)

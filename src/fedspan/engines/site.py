@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from fedspan._types import Arrays
 from fedspan.channel.link import Receiver, Sender
 from fedspan.channel.stage import Channel
 from fedspan.channel.wire import Message
 from fedspan.core.checkpoint import build, in_c_order
-from fedspan.core.protocol import Client, checked_release, declared, tasks_of
+from fedspan.core.protocol import AnyClient, check_release, find_task, tasks_of
 from fedspan.core.rng import Streams
+from fedspan.core.snapshot import SiteSnapshot
 from fedspan.errors import FedspanError, InputError
 from fedspan.privacy.guard import Guard
-from fedspan.secure.masking import Party, digest, summed
+from fedspan.secure.masking import Party, digest, split_request
 
 
 class Site:
@@ -29,8 +29,8 @@ class Site:
     def __init__(
         self,
         name: str,
-        kind: type[Client[Any]],
-        open: Callable[[], Client[Any]],
+        kind: type[AnyClient],
+        open: Callable[[], AnyClient],
         channel: Channel,
         seed: int,
         guard: Guard | None = None,
@@ -40,10 +40,10 @@ class Site:
         self.guard, self.vault = guard, vault
         self.down = Receiver(channel.down) if channel.down.kinds else None
         self.up = Sender(channel.up, channel.up.init()[0]) if channel.up.kinds else None
-        self.state: Any = None
+        self.state: object = None
         self.started = False
 
-    def handle(self, message: Message, client: Client[Any]) -> Message:
+    def handle(self, message: Message, client: AnyClient) -> Message:
         """Decode, do the task, check that only what it declares leaves, mask it, encode."""
         if self.up:
             self.up.acknowledged(message.ack)
@@ -55,18 +55,18 @@ class Site:
             own = message.task.startswith("@")
             reply = self.vault.answer(message.task, arrays, place) if own else self.vault.repeated(place)
         if reply is None:
-            task = declared(tasks_of(self.kind), message.task)
+            task = find_task(tasks_of(self.kind), message.task)
             vault = None if task.public else self.vault
             asked = digest(message.task, arrays) if vault else b""
-            arrays, wanted = summed(arrays, task.releases) if vault else (arrays, list(task.releases))
+            arrays, wanted = split_request(arrays, task.releases) if vault else (arrays, list(task.releases))
             if not self.started:
                 state, self.started = client.init(), True
                 self.state = state
             try:
                 state, released = task.call(client, self.state, arrays, rng)
-                reply = checked_release(task, released)
+                reply = check_release(task, released)
                 if self.guard:
-                    reply = self.guard.protect(task, reply, rng)
+                    reply = self.guard.protect(task.name, task.releases, reply, rng)
                 if vault:
                     reply = vault.mask({name: reply[name] for name in wanted}, place, asked)
             except InputError as error:
@@ -78,23 +78,24 @@ class Site:
             self.state = in_c_order(state)
         return out
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> SiteSnapshot:
         """What must survive a crash."""
-        return {
-            "state": self.state,
-            "up": self.up.snapshot() if self.up else None,
-            "down": self.down.snapshot() if self.down else None,
-            "released": self.guard.snapshot() if self.guard else None,
-        }
+        return SiteSnapshot(
+            self.state,
+            self.up.snapshot() if self.up else None,
+            self.down.snapshot() if self.down else None,
+            self.guard.snapshot() if self.guard else None,
+        )
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, saved: SiteSnapshot) -> None:
         """Go on from a snapshot."""
-        self.state, self.started = build(self.kind.State, saved["state"]), True
-        for link, memory in ((self.up, saved["up"]), (self.down, saved["down"])):
-            if link and memory:
-                link.restore(memory)
+        self.state, self.started = build(self.kind.State, saved.state), True
+        if self.up and saved.up:
+            self.up.restore(saved.up)
+        if self.down and saved.down:
+            self.down.restore(saved.down)
         if self.guard:
-            self.guard.restore(saved["released"])
+            self.guard.restore(saved.released or {})
 
 
 def explain(error: Exception) -> str:

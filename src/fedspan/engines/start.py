@@ -8,109 +8,138 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import TypedDict
 
-import fedspan.algorithms as algorithms
-from fedspan.algorithms.agree_columns import AgreeOnColumns
-from fedspan.channel.recipe import channel_from, recipes_of
+from fedspan._types import Json
+from fedspan.algorithms.registry import ALGORITHMS
+from fedspan.channel.recipe import ChannelRecipes, channel_from, recipes_of
 from fedspan.channel.stage import Channel
-from fedspan.core.checkpoint import build, flatten, unflatten
-from fedspan.core.protocol import Server
+from fedspan.core.checkpoint import build, field_values, flatten, unflatten
+from fedspan.core.protocol import AnyServer
 from fedspan.data.preparation import PLAIN, Preparation
-from fedspan.errors import CheckpointError, FedspanError, ProtocolError, nearest
+from fedspan.errors import CheckpointError, ProtocolError, suggest
 from fedspan.privacy.plan import Plan
 
-KNOWN: dict[str, Any] = {
-    name: kind for name in algorithms.__all__ if hasattr(kind := getattr(algorithms, name), "client")
-} | {"AgreeOnColumns": AgreeOnColumns}
-NAMES = tuple(KNOWN)  # fmt: skip
+
+class TableRequest(TypedDict, total=False):
+    """Which of the site's tables, and how its columns become features. `alone`: each site decides for itself."""
+
+    name: str | None
+    preparation: Mapping[str, object] | None
+    alone: bool
+
+
+class _StartTree(TypedDict):
+    """A `StartMessage` in JSON."""
+
+    run: str
+    part: int
+    algorithm: str
+    fields: object
+    channel: ChannelRecipes
+    seed: int
+    clients: tuple[str, ...]
+    plan: Plan | None
+    threshold: int | None
+    table: TableRequest
+    told: dict[str, object]
+    after: int | None
 
 
 @dataclass(frozen=True)
-class Opening:
+class StartMessage:
     """What a site must know before it answers a run's questions. `part` numbers the runs of one job."""
 
     run: str
     part: int
-    algorithm: Server[Any]
+    algorithm: AnyServer
     channel: Channel
     seed: int
     clients: tuple[str, ...]
     plan: Plan | None = None
     threshold: int | None = None  # of secure sums
-    table: Mapping[str, Any] = field(default_factory=dict)  # which of the site's tables, which of its columns
-    told: Mapping[str, Any] = field(default_factory=dict)
+    table: TableRequest = field(default_factory=TableRequest)
+    told: Mapping[str, object] = field(default_factory=dict)
     after: int | None = None  # go on from what was remembered after that round
 
     def to_json(self) -> str:
         plan = None if self.plan is None else {**asdict(self.plan), "budgets": None}  # a site keeps its own
-        return json.dumps(
-            {
-                "run": self.run, "part": self.part, "algorithm": type(self.algorithm).__name__,
-                "fields": plain_fields(self.algorithm), "channel": recipes_of(self.channel), "seed": self.seed,
-                "clients": self.clients, "plan": plan, "threshold": self.threshold, "table": self.table,
-                "told": self.told, "after": self.after,
-            }
-        )  # fmt: skip
+        tree = {
+            "run": self.run,
+            "part": self.part,
+            "algorithm": type(self.algorithm).__name__,
+            "fields": plain_fields(self.algorithm),
+            "channel": recipes_of(self.channel),
+            "seed": self.seed,
+            "clients": self.clients,
+            "plan": plan,
+            "threshold": self.threshold,
+            "table": self.table,
+            "told": self.told,
+            "after": self.after,
+        }
+        return json.dumps(tree)
 
     @classmethod
-    def from_json(cls, text: str) -> Opening:
-        """The opening in a message, or a refusal."""
+    def from_json(cls, text: str) -> StartMessage:
+        """The start of a run in a message, or a refusal."""
         try:
-            tree = json.loads(text)
-            plan = None if tree["plan"] is None else Plan(**tree["plan"])
-            return cls(
-                identifier(tree["run"]), int(tree["part"]), algorithm_from(tree["algorithm"], tree["fields"]),
-                channel_from(tree["channel"]), int(tree["seed"]), tuple(map(str, tree["clients"])), plan,
-                tree["threshold"], dict(tree["table"]), dict(tree["told"]), tree["after"],
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError, AttributeError, CheckpointError) as error:
-            if isinstance(error, FedspanError) and not isinstance(error, CheckpointError):
-                raise
-            raise ProtocolError(f"need the opening of a run, got something else ({error})") from None
+            tree = build(_StartTree, json.loads(text))
+        except (CheckpointError, ValueError) as error:
+            raise ProtocolError(f"The server must say how a run starts, but sent something else: {error}") from None
+        return cls(
+            check_run_name(tree["run"]),
+            tree["part"],
+            algorithm_from(tree["algorithm"], tree["fields"]),
+            channel_from(tree["channel"]),
+            tree["seed"],
+            tree["clients"],
+            tree["plan"],
+            tree["threshold"],
+            tree["table"],
+            tree["told"],
+            tree["after"],
+        )
 
 
-def algorithm_from(name: Any, skeleton: Any) -> Server[Any]:
+def algorithm_from(name: object, skeleton: object) -> AnyServer:
     """An algorithm of this package, by its name and the values of its fields."""
-    if name not in NAMES:
-        raise ProtocolError(f"need an algorithm of fedspan, got {name!r}; {nearest(str(name), NAMES)}")
-    kind = KNOWN[name]
-    values = unflatten(skeleton, {})
-    default = {f.name: f.default for f in fields(kind) if f.name not in values and f.default is not MISSING}
-    rebuilt: Server[Any] = build(kind, {**default, **values})
-    return rebuilt
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        raise ProtocolError(f"{name!r} is not an algorithm of fedspan. {suggest(str(name), ALGORITHMS)}")
+    try:
+        return build(ALGORITHMS[name], unflatten(skeleton, {}), defaults=True)
+    except (CheckpointError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProtocolError(f"The options of {name} do not fit: {error}") from None
 
 
-def plain_fields(algorithm: Server[Any]) -> Any:
-    """The fields of an algorithm that a client could need: all but its class and what only the server starts from."""
-    if type(algorithm).__name__ not in NAMES or not is_dataclass(algorithm):
-        raise ProtocolError(f"{type(algorithm).__name__} is not in fedspan.algorithms: the sites do not have it")
-    values = {f.name: getattr(algorithm, f.name) for f in fields(algorithm) if f.name not in ("client", "prior")}
+def plain_fields(algorithm: AnyServer) -> Json:
+    """The fields of an algorithm that a client could need: all but what only the server starts from."""
+    name = type(algorithm).__name__
+    if name not in ALGORITHMS or not is_dataclass(algorithm):
+        raise ProtocolError(f"{name} is not an algorithm of this package, so the sites do not have it.")
+    values = {option: value for option, value in field_values(algorithm).items() if option != "prior"}
     try:
         skeleton, arrays = flatten(values)
     except CheckpointError as error:
-        raise ProtocolError(f"{type(algorithm).__name__} holds what cannot be sent to a site: {error}") from None
+        raise ProtocolError(f"{name} cannot be sent to a site: {error}") from None
     if arrays:
-        raise ProtocolError(f"{type(algorithm).__name__} holds arrays, which are not sent to sites")
+        raise ProtocolError(f"{name} has arrays among its options, and they are not sent to sites.")
     return skeleton
 
 
-def identifier(name: Any) -> str:
-    """A run's name, fit to be a folder's."""
+def check_run_name(name: object) -> str:
+    """A run's name, if it is fit to be a folder's."""
     if not isinstance(name, str) or not name.isalnum() or not 8 <= len(name) <= 64:
-        raise ProtocolError(f"need a run named by 8 to 64 letters and digits, got {name!r}")
+        raise ProtocolError(f"A run must be named by 8 to 64 letters and digits, not {name!r}.")
     return name
 
 
-def preparation_from(tree: Any) -> Preparation:
-    """How a job wants the columns to be made, in plain data."""
+def preparation_from(tree: Mapping[str, object] | None) -> Preparation:
+    """How a job wants the columns to be made, from plain data."""
     if tree is None:
         return PLAIN
     try:
-        columns = None if tree["columns"] is None else tuple(map(str, tree["columns"]))
-        words = {str(name): tuple(map(str, given)) for name, given in tree["categories"].items()}
-        fill = {str(name): float(value) for name, value in tree["fill"].items()}
-        return Preparation(**{**tree, "columns": columns, "categories": words, "fill": fill})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"need the preparation of columns, got something else ({error})") from None
+        return build(Preparation, tree)
+    except CheckpointError as error:
+        raise ProtocolError(f"The preparation of the columns does not fit: {error}") from None

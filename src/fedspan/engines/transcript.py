@@ -90,14 +90,14 @@ class Transcript:
             key = _Key(self._sitting, message.round, message.exchange, client)
             if len(quote(client, safe="")) > _LONGEST:
                 raise InputError(
-                    f"need a shorter client name for a transcript, {client[:20]!r}… is too long; rename it"
+                    f"The client name {client[:20]!r}… is too long for the files of a transcript. Rename the client."
                 )
             name = key.file(way)
             if message.task.startswith("@"):  # a phase of secure aggregation: kept, but no answer to a question
                 name = name.replace("message-", f"phase-{message.task[1:]}-", 1)
             write_whole(self.folder / name, blob)
         except OSError as error:
-            raise InputError(f"cannot write the transcript in {self.folder}: {error.strerror}; make room") from None
+            raise InputError(f"Cannot write the transcript in {self.folder}: {error.strerror}.") from None
 
     def talks(self, channel: Channel) -> Iterator[Talk]:
         """All answers with their questions, in the order of time; of one exchange in the order of client ids.
@@ -138,7 +138,7 @@ class Transcript:
                 continue
             found = _NAME.fullmatch(path.name)
             if found is None:
-                raise InputError(f"need messages only in the transcript {self.folder}, got {path.name!r}; move it away")
+                raise InputError(f"{path.name!r} in the transcript {self.folder} is not a message. Move it away.")
             round, exchange, sitting = map(int, found.groups()[:3])
             yield _Key(sitting, round, exchange, unquote(found[4])), found[5]
 
@@ -149,12 +149,12 @@ class Transcript:
             blob = path.read_bytes()
             message = wire.decode(blob)
         except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror}") from None
+            raise InputError(f"Cannot read {path}: {error.strerror}.") from None
         except ProtocolError as error:
-            raise InputError(f"the transcript is damaged: {path.name} ({error}); audit a copy that is whole") from None
+            raise InputError(f"The transcript is damaged in {path.name}: {error} Audit a whole copy.") from None
         if (message.round, message.exchange) != (key.round, key.exchange):
             at = f"round {message.round}, exchange {message.exchange}"
-            raise InputError(f"the transcript is damaged: {path.name} holds a message of {at}; audit a whole copy")
+            raise InputError(f"The transcript is damaged: {path.name} holds a message of {at}. Audit a whole copy.")
         return message, len(blob)
 
 
@@ -170,7 +170,7 @@ class _Ends:
         asked = key if key in self.own else key._replace(client=_ALL)
         if asked not in self.own:
             raise InputError(
-                f"the transcript is damaged: the question to {key.file('up')} is missing; audit a whole copy"
+                f"The transcript is damaged: the question to {key.file('up')} is missing. Audit a whole copy."
             )
         question, bytes_down = self.transcript.read(asked, "down")
         answer, bytes_up = self.transcript.read(key, "up")
@@ -178,19 +178,24 @@ class _Ends:
         up = self.up.setdefault(key.client, Receiver(self.channel.up))
         try:
             return Talk(
-                key.sitting, key.round, key.exchange, key.client, answer.task,
-                _decoded(self.channel.down, down, question),
-                _decoded(self.channel.up, up, answer),
-                bytes_down, bytes_up,
-            )  # fmt: skip
+                key.sitting,
+                key.round,
+                key.exchange,
+                key.client,
+                answer.task,
+                question=_decode_message(self.channel.down, down, question),
+                answer=_decode_message(self.channel.up, up, answer),
+                bytes_down=bytes_down,
+                bytes_up=bytes_up,
+            )
         except (ProtocolError, KeyError, ValueError) as error:
             raise InputError(
-                f"cannot decode {key.file('up')} of the transcript ({error}); a message before it is missing, or the "
-                "run had another channel"
+                f"Cannot decode {key.file('up')} of the transcript ({error}): a message before it is missing, or the "
+                "run had another channel."
             ) from None
 
 
-def _decoded(stage: Stage, end: Receiver, message: wire.Message) -> Arrays:
+def _decode_message(stage: Stage, end: Receiver, message: wire.Message) -> Arrays:
     """The arrays of a message. Without a memory each decodes by itself, also where some are not kept (secure sums)."""
     if stage.remembers:
         return end.decode(message)

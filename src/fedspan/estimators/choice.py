@@ -1,8 +1,8 @@
 """Which solver, and why: a small cost model in seconds.
 
-A round costs its latency, its bytes over the bandwidth, and the clients' arithmetic. Rates are those of two ordinary
-cores; only ratios matter here. Solvers that show the server more than a sum over clients (davidson, uda, wda) are
-never chosen: that is for people to decide.
+A round costs its latency, its bytes divided by the bandwidth, and the clients' arithmetic. The rates are those of two
+ordinary cores; only their ratios matter. Solvers that show the server more than a sum over clients (davidson, uda, wda)
+are never chosen automatically: people must decide that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KRYLOV_ROUNDS = 14  # seen on hard and easy spectra at tol = 1e-6: 8 to 14
 
 
 @dataclass(frozen=True)
-class Problem:
+class ProblemSize:
     """What is known before the first message: features, components, clients, rows of all clients (estimated)."""
 
     d: int
@@ -27,15 +27,15 @@ class Problem:
     clients: int
     rows: int
     partial: bool = False  # some clients take part in each round
-    local_steps: bool = False  # asked for local iterations between communications
+    local_steps: bool = False  # local iterations between communications were requested
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Choose the solver by expected time. Left out, messages are free, as they are inside this process.
+    """Choose the solver by its expected time. By default messages cost nothing, as inside one process.
 
     Parameters:
-        bandwidth: Bytes per second at the server; None: without limit.
+        bandwidth: Bytes per second at the server, or None for no limit.
         latency: Seconds per round.
     """
 
@@ -44,35 +44,36 @@ class Auto:
 
     def __post_init__(self) -> None:
         if self.bandwidth is not None and not self.bandwidth > 0:
-            raise InputError(f"need a bandwidth above 0 bytes per second, got {self.bandwidth!r}")
+            raise InputError(f"bandwidth must be above 0 bytes per second, but is {self.bandwidth!r}.")
         if not self.latency >= 0:
-            raise InputError(f"need a latency of 0 seconds or more, got {self.latency!r}")
+            raise InputError(f"latency must be 0 seconds or more, but is {self.latency!r}.")
 
-    def choose(self, problem: Problem) -> tuple[Server[Any], str]:
-        """A solver, and one sentence on why it was taken."""
-        if problem.partial or problem.local_steps:
-            what = "only some clients take part in a round" if problem.partial else "local steps are asked for"
-            return FedPower(), f"{what}, which is what fedpower is for"
+    def choose(self, problem: ProblemSize) -> tuple[Server[Any], str]:
+        """A solver, and a phrase on why it was chosen."""
+        if problem.partial:
+            return FedPower(), "only some clients take part in each round"
+        if problem.local_steps:
+            return FedPower(), "local steps were requested"
         gram, krylov = self._gram(problem), self._krylov(problem)
-        d, k = problem.d, problem.k
+        whole, thin = problem.d * (problem.d + 1) // 2, problem.d * problem.k
         if gram <= krylov:
             return Gram(), (
-                f"one exact round of d(d+1)/2 = {d * (d + 1) // 2:,} numbers per client should take {gram:.2g} s, "
-                f"krylov's rounds of d·k = {d * k:,} numbers {krylov:.2g} s"
+                f"one exact round of {whole:,} numbers per client should be faster ({gram:.2g} s) than about "
+                f"{_KRYLOV_ROUNDS} krylov rounds of {thin:,} ({krylov:.2g} s)"
             )
         return Krylov(), (
-            f"about {_KRYLOV_ROUNDS} rounds of d·k = {d * k:,} numbers per client should take {krylov:.2g} s, "
-            f"one round of gram with d(d+1)/2 = {d * (d + 1) // 2:,} numbers {gram:.2g} s"
+            f"about {_KRYLOV_ROUNDS} rounds of {thin:,} numbers per client should be faster ({krylov:.2g} s) than one "
+            f"exact round of {whole:,} ({gram:.2g} s)"
         )
 
     def _transfer(self, numbers: float, rounds: int) -> float:
         return rounds * self.latency + (8 * numbers / self.bandwidth if self.bandwidth else 0.0)
 
-    def _gram(self, p: Problem) -> float:
+    def _gram(self, p: ProblemSize) -> float:
         arithmetic = p.rows * p.d**2 / _GEMM + 4 / 3 * p.d**3 / _EIGH
         return arithmetic + self._transfer(p.clients * p.d * (p.d + 1) / 2, 1)
 
-    def _krylov(self, p: Problem) -> float:
+    def _krylov(self, p: ProblemSize) -> float:
         columns = _KRYLOV_ROUNDS * p.k
         by_rows = 4 * p.rows * p.d * columns / _THIN
         by_gram = p.rows * p.d**2 / _GEMM + 2 * p.clients * p.d**2 * columns / _THIN

@@ -1,4 +1,4 @@
-"""Fitted models for others to use: scikit-learn's own estimators, and ONNX graphs. Neither needs fedspan any more."""
+"""Fitted models for use without fedspan: scikit-learn's own estimators, and ONNX graphs."""
 
 from __future__ import annotations
 
@@ -10,41 +10,45 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan._files import write_whole
 from fedspan._types import Array
+from fedspan._version import __version__
 from fedspan.errors import InputError, MissingExtraError
+from fedspan.estimators.base import FederatedEstimator, fitted_names
 from fedspan.numerics.swish import Swish
 
 _OPSET, _IR = 18, 9  # old enough for runtimes of 2023, and all that is used here is in them
 
 
-def pca_to_sklearn(model: Any) -> Any:
+def pca_to_sklearn(model: FederatedEstimator) -> Any:
     """A fitted `PCA`; behind a `StandardScaler` in a `Pipeline` if the model scales, which PCA itself cannot."""
     from sklearn.decomposition import PCA
 
     check_is_fitted(model)
     pca = PCA(len(model.components_))
     pca.n_components_, pca.n_samples_, pca._fit_svd_solver = len(model.components_), int(model.n_samples_), "full"
-    for name in ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
-        setattr(pca, name, getattr(model, name).copy())
+    pca.components_, pca.singular_values_ = model.components_.copy(), model.singular_values_.copy()
+    pca.explained_variance_ = model.explained_variance_.copy()
+    pca.explained_variance_ratio_ = model.explained_variance_ratio_.copy()
     pca.noise_variance_ = float(model.noise_variance_)
-    return _with_scaling(model, "pca", pca, model.mean_)
+    return _add_scaling(model, "pca", pca, model.mean_)
 
 
-def personal_to_sklearn(model: Any, i: int) -> Any:
+def personal_to_sklearn(model: FederatedEstimator, i: int) -> Any:
     """One client's own components as a fitted `PCA`. Its variances are NaN: the client never told them."""
     from sklearn.decomposition import PCA
 
     if model.bounds_ is not None:
         raise InputError(
-            "need a model without clip for scikit-learn, which cannot cut columns; use transform(X, client)"
+            "A model with clip cannot be exported, because scikit-learn cannot cut columns; fit one without clip, or "
+            "use transform(X, client)."
         )
     pca = PCA(len(model.components_[i]))
     pca.n_components_, pca._fit_svd_solver = len(model.components_[i]), "full"
     pca.components_ = model.components_[i].copy()
     pca.explained_variance_ = np.full(len(model.components_[i]), np.nan)  # scikit-learn 1.6 looks for it in transform
-    return _with_scaling(model, "pca", pca, model.means_[i])
+    return _add_scaling(model, "pca", pca, model.means_[i])
 
 
-def svd_to_sklearn(model: Any) -> Any:
+def svd_to_sklearn(model: FederatedEstimator) -> Any:
     """A fitted `TruncatedSVD`, behind a `StandardScaler` that does not centre if the model scales.
 
     It has no `explained_variance_`: scikit-learn means a variance around the mean there, and no mean was computed.
@@ -54,11 +58,11 @@ def svd_to_sklearn(model: Any) -> Any:
     check_is_fitted(model)
     svd = TruncatedSVD(len(model.components_))
     svd.components_, svd.singular_values_ = model.components_.copy(), model.singular_values_.copy()
-    return _with_scaling(model, "svd", svd, None)
+    return _add_scaling(model, "svd", svd, None)
 
 
-def _with_scaling(model: Any, name: str, last: Any, mean: Array | None) -> Any:
-    """The last step with the mean that it takes off, or behind a scaler that does (None: nothing is taken off)."""
+def _add_scaling(model: FederatedEstimator, name: str, last: Any, mean: Array | None) -> Any:
+    """The last step with the mean that it subtracts, or behind a scaler that does (None: nothing is subtracted)."""
     from sklearn.pipeline import Pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -72,15 +76,16 @@ def _with_scaling(model: Any, name: str, last: Any, mean: Array | None) -> Any:
         first.n_samples_seen_, first.n_features_in_ = int(model.n_samples_), d
     if mean is not None:
         last.mean_ = mean.copy() if first is last else np.zeros(d)
-    if hasattr(model, "feature_names_in_"):
-        first.feature_names_in_ = model.feature_names_in_.copy()
+    names = fitted_names(model)
+    if names is not None:
+        first.feature_names_in_ = names.copy()
     return last if first is last else Pipeline([("scale", first), (name, last)])
 
 
-def projection_to_onnx(model: Any, path: str | os.PathLike[str]) -> None:
+def projection_to_onnx(model: FederatedEstimator, path: str | os.PathLike[str]) -> None:
     """`transform` as a graph of float64: X (n, d) → transformed (n, k)."""
     check_is_fitted(model)
-    helper = _onnx()
+    helper = _load_onnx_helper()
     W = model.components_.T / model.scale_[:, None]
     nodes, arrays, rows = [], {"W": W}, "X"
     if np.any(model.mean_ != 0.0):
@@ -90,14 +95,10 @@ def projection_to_onnx(model: Any, path: str | os.PathLike[str]) -> None:
     _write(path, model, nodes, arrays, {"X": model.n_features_in_}, {"transformed": (np.float64, W.shape[1])})
 
 
-def network_to_onnx(model: Any, path: str | os.PathLike[str]) -> None:
-    """`predict` and `predict_proba` as a graph of float64: X (n, d), or one input per view → label, probabilities."""
-    check_is_fitted(model)
-    if getattr(model, "model", None) is not None:
-        raise InputError("need the built-in network for ONNX, got a torch model; use torch.onnx.export for that one")
-    helper = _onnx()
+def network_to_onnx(model: FederatedEstimator, inputs: dict[str, int], path: str | os.PathLike[str]) -> None:
+    """`predict` and `predict_proba` as a graph of float64: inputs (n, width) by name → label, probabilities."""
+    helper = _load_onnx_helper()
     W0, W1 = Swish(int(model.hidden), len(model.labels_)).split(model.coef_)
-    inputs = dict(getattr(model, "views_", None) or {"X": model.n_features_in_})
     labels = np.array(model.labels_)
     kind = np.dtype(object) if labels.dtype.kind == "U" else labels.dtype
     # Names with a slash: those of views are the users' own.
@@ -119,7 +120,7 @@ def network_to_onnx(model: Any, path: str | os.PathLike[str]) -> None:
     _write(path, model, nodes, arrays, inputs, {"label": (kind, None), "probabilities": (np.float64, len(labels))})
 
 
-def _onnx() -> Any:
+def _load_onnx_helper() -> Any:
     try:
         import onnx.helper
     except ImportError:
@@ -129,7 +130,7 @@ def _onnx() -> Any:
 
 def _write(
     path: str | os.PathLike[str],
-    model: Any,
+    model: FederatedEstimator,
     nodes: list[Any],
     arrays: dict[str, Array],
     inputs: dict[str, int],
@@ -137,8 +138,6 @@ def _write(
 ) -> None:
     """Check the graph and write it whole. `inputs`: their widths; `outputs`: type and width (None: one per row)."""
     import onnx
-
-    from fedspan import __version__
 
     helper, dtype = onnx.helper, onnx.helper.np_dtype_to_tensor_dtype
     graph = helper.make_graph(
@@ -152,10 +151,14 @@ def _write(
         [onnx.numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in arrays.items()],
     )
     whole = helper.make_model(
-        graph, producer_name="fedspan", producer_version=__version__, ir_version=_IR,
+        graph,
+        producer_name="fedspan",
+        producer_version=__version__,
+        ir_version=_IR,
         opset_imports=[helper.make_opsetid("", _OPSET)],
-    )  # fmt: skip
-    if hasattr(model, "feature_names_in_"):
-        helper.set_model_props(whole, {"features": "\n".join(model.feature_names_in_)})
+    )
+    names = fitted_names(model)
+    if names is not None:
+        helper.set_model_props(whole, {"features": "\n".join(names)})
     onnx.checker.check_model(whole, full_check=True)
     write_whole(path, whole.SerializeToString())

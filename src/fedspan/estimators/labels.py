@@ -2,74 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fedspan._types import Array
-from fedspan.data.clients import named
-from fedspan.data.remote_table import RemoteTable, remote_classes
+from fedspan.data.clients import name_clients
+from fedspan.data.remote_tables import RemoteTable, count_remote_classes
 from fedspan.errors import InputError
+from fedspan.estimators.base import ClientData
+
+ClassWeight: TypeAlias = str | Mapping[Any, float] | None
 
 
-def matched(given: Mapping[str, Any] | Sequence[Any], data: Mapping[str, Any], what: str) -> dict[str, Array]:
+def match_to_rows(given: ClientData, data: Mapping[str, Any], what: str) -> dict[str, Array]:
     """One array per client, in the order of the clients' ids."""
-    by_name = named(given)
+    by_name = name_clients(given)
     if set(by_name) != set(data):
         odd = sorted(set(by_name) ^ set(data))[0]
-        raise InputError(f"need {what} for just the {len(data)} clients that have rows, client {odd!r} has only one")
+        has, lacks = (what, "rows") if odd in by_name else ("rows", what)
+        raise InputError(f"Every client must have rows and {what}, but client {odd!r} has {has} and no {lacks}.")
     out = {}
     for name in data:
         out[name] = np.asarray(by_name[name])
-        rows = getattr(data[name], "shape", (len(out[name]),))[0]
+        rows = len(out[name]) if callable(data[name]) else data[name].shape[0]  # a file is not open yet
         if out[name].ndim != 1 or len(out[name]) != rows:
-            raise InputError(f"need {what} for each of the {rows} rows, got shape {out[name].shape} (client {name!r})")
+            raise InputError(
+                f"Client {name!r} has {rows} rows, so it needs {rows} {what}, but they have shape {out[name].shape}."
+            )
     return out
 
 
-def encode(y: Mapping[str, Array], least: int = 2) -> tuple[list[Any], dict[str, Array]]:
+def encode_labels(y: Mapping[str, Array], least: int = 2) -> tuple[list[Any], dict[str, Array]]:
     """All classes that any client has seen, sorted, and the number of each row's class."""
     kinds = {name: "text" if labels.dtype.kind in "OUS" else "number" for name, labels in y.items()}
     if len(set(kinds.values())) > 1:
         odd = next(name for name, kind in kinds.items() if kind == "text")
-        raise InputError(f"need labels of one kind, got numbers and text (client {odd!r}); write them all alike")
+        raise InputError(f"Labels must be of one kind, but client {odd!r} has text and others have numbers.")
     for name, labels in y.items():
         if (labels.dtype.kind == "f" and not np.isfinite(labels).all()) or (
             labels.dtype.kind == "O" and not all(isinstance(label, str) for label in labels)
         ):
-            raise InputError(f"need a label for every row, got a missing one (client {name!r}); drop those rows")
+            raise InputError(f"Every row must have a label, but client {name!r} has a row without one; drop such rows.")
     if "text" in kinds.values():
         y = {name: labels.astype(str) for name, labels in y.items()}
     classes = np.unique(np.concatenate([np.unique(labels) for labels in y.values()]))
     if len(classes) < least:
-        raise InputError(f"need at least {least} classes over all clients, got {len(classes)}")
+        raise InputError(f"At least {least} classes are needed over all clients, but there are {len(classes)}.")
     return classes.tolist(), {name: np.searchsorted(classes, labels) for name, labels in y.items()}
 
 
-def row_weights(class_weight: Any, labels: list[Any], codes: Mapping[str, Array]) -> dict[str, Array]:
+def weigh_rows(class_weight: ClassWeight, labels: list[Any], codes: Mapping[str, Array]) -> dict[str, Array]:
     """The weight of each row's loss, by client; empty if all are 1."""
     counts = np.sum([np.bincount(code, minlength=len(labels)) for code in codes.values()], axis=0)
-    by_class = class_weights(class_weight, labels, counts)
+    by_class = weigh_classes(class_weight, labels, counts)
     return {} if by_class is None else {name: by_class[code] for name, code in codes.items()}
 
 
-def class_weights(class_weight: Any, labels: list[Any], counts: Array) -> Array | None:
+def weigh_classes(class_weight: ClassWeight, labels: list[Any], counts: Array) -> Array | None:
     """The weight of each class, of which there are so many rows; None if all are 1."""
     if class_weight is None:
         return None
-    if isinstance(class_weight, str) and class_weight == "balanced":
+    if isinstance(class_weight, str):  # "balanced"
         if not counts.any():
-            raise InputError("class_weight='balanced' needs the number of rows of each class, which not all sites tell")
+            raise InputError(
+                "class_weight='balanced' needs the number of rows of each class, which some site does not tell; give a "
+                "mapping from class to weight."
+            )
         return np.asarray(np.sum(counts) / (len(labels) * np.maximum(counts, 1)))
-    if isinstance(class_weight, Mapping):
-        return np.array([float(class_weight.get(label, 1.0)) for label in labels])
-    raise InputError(f"need class_weight to be None, 'balanced' or a mapping, got {class_weight!r}")
+    return np.array([float(class_weight.get(label, 1.0)) for label in labels])
 
 
-def told_labels(tables: Mapping[str, RemoteTable], class_weight: Any) -> tuple[list[Any], dict[str, RemoteTable]]:
+def tell_labels(
+    tables: Mapping[str, RemoteTable], class_weight: ClassWeight
+) -> tuple[list[Any], dict[str, RemoteTable]]:
     """The classes over all sites of a federation, and the tables whose sites are to be told them and their weights."""
-    labels, counts = remote_classes(tables)
-    by_class = class_weights(class_weight, labels, counts)
+    labels, counts = count_remote_classes(tables)
+    by_class = weigh_classes(class_weight, labels, counts)
     weights = None if by_class is None else by_class.tolist()
-    return labels, {name: table.telling(labels=labels, weights=weights) for name, table in tables.items()}
+    return labels, {name: table.tell(labels=labels, weights=weights) for name, table in tables.items()}

@@ -1,91 +1,74 @@
-"""From an estimator to a run: the seed, the engine, the checkpoint, the first note in the ledger."""
+"""What every estimator needs to start a run: the seed, the engine, the checkpoint, secure sums, warnings."""
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import fields, replace
+from typing import TypeVar
 
 import numpy as np
 
-from fedspan.channel import Channel
 from fedspan.core.checkpoint import Checkpoint
-from fedspan.core.ledger import Ledger, Note
-from fedspan.core.participation import Participation
-from fedspan.core.protocol import Server
-from fedspan.core.run import Info, Result, run
+from fedspan.core.run import Engine
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError
-from fedspan.privacy.plan import Plan
+from fedspan.estimators.parameters import is_whole
 from fedspan.secure.masking import Secure
 
-
-def whole(number: Any) -> bool:
-    """Whether that is an integer, and not a truth value."""
-    return isinstance(number, int | np.integer) and not isinstance(number, bool)
+A = TypeVar("A")
 
 
-def seed_from(random_state: Any) -> int:
+def seed_from(random_state: object) -> int:
     """A seed from what scikit-learn users give as random_state; from the operating system if they give nothing."""
     if random_state is None:
         return int(np.random.SeedSequence().entropy) % 2**63  # type: ignore[arg-type]
-    if whole(random_state) and random_state >= 0:
+    if isinstance(random_state, int | np.integer) and is_whole(random_state) and random_state >= 0:
         return int(random_state)
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(2**63))
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**31))
-    raise InputError(f"need random_state to be None, a non-negative integer or a generator, got {random_state!r}")
+    raise InputError(f"random_state must be None, an integer of at least 0 or a generator, but is {random_state!r}.")
 
 
-def secure_from(secure: Any) -> Secure | None:
+def secure_from(secure: bool | Secure) -> Secure | None:
     """What users give as `secure`: True, False, or a Secure with a threshold."""
-    if isinstance(secure, bool):
-        return Secure() if secure else None
-    if not isinstance(secure, Secure):
-        raise InputError(f"need secure to be True, False or a fedspan.Secure(threshold=…), got {secure!r}")
-    return secure
+    if isinstance(secure, Secure):
+        return secure
+    return Secure() if secure else None
 
 
-def sharing(secure: Secure | None, clients: int, min_clients: int | None) -> int:
-    """By how many clients the noise of a sum is shared: by those who are at least in it; alone without secure sums."""
+def count_sharers(secure: Secure | None, clients: int, min_clients: int | None) -> int:
+    """How many clients share the noise of a sum: all that are certain to be in it. Without secure sums none shares."""
     if secure is None:
         return 1
     return clients if min_clients is None else max(min_clients, secure.among(clients, min_clients))
 
 
-def launch(
-    solver: Server[Any],
-    data: Mapping[str, Any],
-    *,
-    why: str,
-    rounds: int,
-    seed: int,
-    channel: Channel | None = None,
-    engine: Any = None,
-    callback: Callable[[Info], None] | None = None,
-    checkpoint: Any = None,
-    ledger: Ledger | None = None,
-    min_clients: int | None = None,
-    about: Mapping[str, Any] | None = None,
-    participation: Participation | None = None,
-    privacy: Plan | None = None,
-    secure: Secure | None = None,
-) -> Result[Any]:
-    """Run the solver on the clients' data (by id). `why` ends the note "solver …, because …"."""
-    ledger = ledger if ledger is not None else Ledger()
-    ledger.add(Note(f"solver {type(solver).__name__.lower()}, because {why}; seed {seed}"))
-    return run(
-        solver,
-        InProcess(data) if engine is None else engine(data) if callable(engine) else engine,
-        rounds=rounds,
-        seed=seed,
-        channel=channel,
-        min_clients=min_clients,
-        checkpoint=checkpoint if checkpoint is None or isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint),
-        ledger=ledger,
-        callback=callback,
-        about=about,
-        participation=participation,
-        privacy=privacy,
-        secure=secure,
-    )
+def make_engine(engine: Engine | Callable[..., Engine] | None, data: Mapping[str, object]) -> Engine:
+    """What users give as `engine`: nothing, an engine, or a function from the clients' data to one."""
+    if engine is None:
+        return InProcess(data)
+    return engine(data) if callable(engine) else engine
+
+
+def open_checkpoint(checkpoint: str | os.PathLike[str] | Checkpoint | None) -> Checkpoint | None:
+    """What users give as `checkpoint`: nothing, a folder, or a Checkpoint."""
+    return checkpoint if checkpoint is None or isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+
+
+def set_options(algorithm: A, options: Mapping[str, object]) -> A:
+    """The algorithm with those of the options that it has."""
+    known = {field.name for field in fields(algorithm)}  # type: ignore[arg-type]
+    return replace(algorithm, **{key: v for key, v in options.items() if key in known})  # type: ignore[type-var]
+
+
+def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, and point at the line outside of fedspan from which all this was called."""
+    level, frame = 1, sys._getframe()
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("fedspan."):
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    warnings.warn(text, category, stacklevel=level)

@@ -2,70 +2,66 @@
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
-from fedspan.algorithms.personalized.eigen import Personalized, PersonalState
-from fedspan.algorithms.personalized.personal_client import LAMBDAS, personal_basis
+from fedspan.algorithms.personalized.personal_server import Personalized, PersonalState
+from fedspan.algorithms.personalized.shrinkage import LAMBDAS, personal_basis
 from fedspan.core.ledger import Ledger
-from fedspan.core.participation import Participation
-from fedspan.core.run import Info
-from fedspan.data.clients import named, open_clients
-from fedspan.data.table import open_table
-from fedspan.errors import InputError, nearest
-from fedspan.estimators._options.personalized_methods import CENTER, solver_for
-from fedspan.estimators.base import load_model, save_model
+from fedspan.core.run import RETRIES
+from fedspan.data.clients import name_clients, open_clients
+from fedspan.data.tables import open_table
+from fedspan.errors import InputError, suggest
+from fedspan.estimators._options.personalized_methods import CENTER, PersonalParameters, build_personal_algorithm
+from fedspan.estimators.base import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
 from fedspan.estimators.export import personal_to_sklearn
-from fedspan.estimators.launch import launch, secure_from, seed_from
+from fedspan.estimators.launch import secure_from, warn_caller
+from fedspan.estimators.parameters import about, check_parameters
 from fedspan.numerics.folds import Folded, Prep
 from fedspan.numerics.stiefel import span_distance
-from fedspan.reports.distances import distances_svg
+from fedspan.reports.charts import to_standalone
+from fedspan.reports.client_charts import draw_distances
 
-_LEARNED = (
-    "components_", "shared_components_", "client_names_", "means_", "scale_", "bounds_", "distances_",
-    "mean_distance_", "shrinkage_", "shrinkage_share_", "shrinkage_in_words_", "cv_shrinkages_", "cv_losses_",
-    "shared_part_", "n_features_in_", "n_samples_", "n_clients_", "n_rounds_", "converged_", "seed_",
-)  # fmt: skip
-_WORDS = ((0.01, "local"), (0.4, "mostly local"), (0.6, "half local, half shared"), (0.99, "mostly shared"))
+_SHARES = ((0.01, "local"), (0.4, "mostly local"), (0.6, "half local, half shared"), (0.99, "mostly shared"))
 
 
-class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class PersonalizedPCA(FederatedEstimator, PersonalParameters):
     """Components for every client: better than from its few rows alone, better than one set for all.
 
     Parameters:
         n_components: How many components each client gets.
-        method: "auto" (three exchanges: sketches, held-out losses, the result), "eigen" (the exact alternation between
-            clients and shared components) or "paper" (alternating Stiefel gradient descent, Ozkara et al.).
+        method: The method; "auto" needs three exchanges, "eigen" and "paper" alternate until they converge. The three
+            exchanges are sketches, held-out losses and the result; "eigen" is the exact alternation between clients and
+            shared components, "paper" alternating Stiefel gradient descent (Ozkara et al.).
         shrinkage: λ, how strongly clients are drawn together: 0 is each client alone, inf one set for all; "auto" finds
-            it by 5-fold cross-validation on the clients' own rows. For "auto" λ is the weight of the shared second
-            moments beside the client's own; for "eigen" and "paper" it is σ_ε²(1+σ_ε²)/σ_U² of the paper.
-        center: True or "client" (each client's own mean), "global" (the mean of all rows) or False.
-        scale: Divide by the standard deviation over all clients (around each client's own mean, if so centered).
-        tol: Stop "eigen" and "paper" when the objective changes by at most this, relative to it.
-        max_rounds: Stop them after so many rounds.
-        local_steps: Steps of "paper" at the client per round.
-        step: Of "paper": "safe", "lemmas" or a pair (α, β).
-        clip: Cut every column of a client at its median ± clip·MAD (of that client's rows) before anything else.
+            it by cross-validation, in 5 folds of the clients' own rows. For method "auto" λ is the weight of the shared
+            second moments beside the client's own; for "eigen" and "paper" it is σ_ε²(1+σ_ε²)/σ_U² of the paper.
+        center: Whether to subtract each client's own mean; 'global' subtracts the mean of all rows.
+        scale: Whether to divide each column by its standard deviation over all clients' rows (around each client's own
+            mean, if so centered).
+        tol: Stop when the objective changes by at most this share of itself (eigen, paper); 0 runs all rounds.
+        max_rounds: Stop after this many rounds in any case (eigen, paper).
+        local_steps: Steps at the clients in each round (paper).
+        step: The step sizes (paper): "safe", "lemmas" or a pair (α, β).
+        clip: Cut every column of a client at its median ± clip·MAD before anything else (of that client's own rows).
         collect: Whether the clients' components and means come back to the caller. False: they stay where they are made
             (`components_` is None; each site calls `personalize` on its own rows), and no client shows them to anyone.
-        participation: A `Participation`: how many clients take part in a round (auto, paper). The last exchange, in
-            which components are made, reaches all.
-        privacy: Components have no known sensitivity: anything but None is refused.
-        secure: True, or `Secure(threshold=…)`: the server sees sums over the clients only. It needs collect=False,
-            since collected components are those of single clients.
-        engine: An engine, or a function from the clients' data to one; None: all clients in this process.
-        callback: Called after each round with `info.round`, `info.estimate` (the shared components) and `info.metrics`.
-        checkpoint: A folder. After every round the run is saved there; a `fit` that finds it goes on from it.
-        random_state: Seed of all random streams; None: drawn, and kept as `seed_`.
+        participation: How many clients take part in each round (auto, paper), as a `Participation`. The last exchange,
+            in which components are made, reaches all.
+        privacy: Not available: a client's own components have no known sensitivity.
+        secure: Whether the server may see only sums over the clients: True, or `Secure(threshold=…)`. It needs
+            collect=False, because collected components are those of single clients.
+        engine: Where the clients run; None runs all of them in this process.
+        callback: A function that is called after each round; `info.estimate` is the shared components.
+        checkpoint: A folder in which the run is saved after every round. A `fit` that finds it continues from there.
+        random_state: The seed of all random streams. None draws one, which is kept as `seed_`.
 
     What the server sees: of each client the leading 2k eigenpairs of its second moments (of all rows, and without each
     of five folds), sizes, traces and column squares; sums of held-out losses; then, if `collect`, components and mean.
@@ -80,7 +76,7 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
         shrinkage_: λ; `shrinkage_share_` the same from 0, local, to 1, shared; `shrinkage_in_words_` says it.
         cv_shrinkages_, cv_losses_: (14,) and (kinds, 14), the held-out loss per row for each λ.
         shared_part_: What `personalize` needs.
-        client_names_, n_features_in_, feature_names_in_, n_samples_, n_clients_: What was learned from.
+        client_names_, n_features_in_, feature_names_in_, n_samples_, n_clients_: What the model was fitted on.
         n_rounds_, converged_, history_, ledger_, seed_: As in `FederatedPCA`.
 
     Examples:
@@ -95,81 +91,70 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
         (20, 3)
     """
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        method: str = "auto",
-        shrinkage: float | str = "auto",
-        center: bool | str = True,
-        scale: bool = False,
-        tol: float = 1e-8,
-        max_rounds: int = 500,
-        local_steps: int | None = None,
-        step: Any = None,
-        clip: float | None = None,
-        collect: bool = True,
-        participation: Participation | None = None,
-        privacy: Any = None,
-        secure: Any = False,
-        engine: Any = None,
-        callback: Callable[[Info], None] | None = None,
-        checkpoint: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.method = method
-        self.shrinkage = shrinkage
-        self.center = center
-        self.scale = scale
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.local_steps = local_steps
-        self.step = step
-        self.clip = clip
-        self.collect = collect
-        self.participation = participation
-        self.privacy = privacy
-        self.secure = secure
-        self.engine = engine
-        self.callback = callback
-        self.checkpoint = checkpoint
-        self.random_state = random_state
+    privacy: None = field(
+        default=None,
+        kw_only=True,
+        metadata=about(
+            "Not available: a client's own components have no known sensitivity.",
+            reason="A client's own components have no known sensitivity, so no noise would be enough; leave privacy "
+            "out.",
+            in_job=False,
+        ),
+    )
+
+    task: ClassVar[str] = "personalized"
+    learned: ClassVar[tuple[str, ...]] = (
+        "components_",
+        "shared_components_",
+        "client_names_",
+        "means_",
+        "scale_",
+        "bounds_",
+        "distances_",
+        "mean_distance_",
+        "shrinkage_",
+        "shrinkage_share_",
+        "shrinkage_in_words_",
+        "cv_shrinkages_",
+        "cv_losses_",
+        "shared_part_",
+        *OF_TABLES,
+        *OF_RUN,
+    )
 
     def fit(
         self,
-        clients: Mapping[str, Any] | Sequence[Any],
-        y: Any = None,
+        clients: ClientData,
+        y: object = None,
         *,
         min_clients: int | None = None,
+        retries: int = RETRIES,
         ledger: Ledger | None = None,
     ) -> Self:
-        """Run the federation. `min_clients`: go on if at least this many answer; by default all must."""
+        """Run the federation. The parameters are those of `FederatedPCA.fit`; nothing here starts warm."""
+        check_parameters(self)
         data, schema = open_clients(clients)
-        solver = solver_for(self, schema)
-        seed = seed_from(self.random_state)
-        result = launch(
-            solver, data, why="it was asked for" if self.method != "auto" else "it needs three exchanges",
-            rounds=getattr(solver, "rounds", 3) + 1, seed=seed, engine=self.engine, callback=self.callback,
-            checkpoint=self.checkpoint, ledger=ledger, min_clients=min_clients, about={"features": schema.n_features},
-            secure=secure_from(self.secure),
-        )  # fmt: skip
+        algorithm = build_personal_algorithm(self, schema, secure_from(self.secure))
+        auto = self.method == "auto"
+        result = self._run(
+            algorithm,
+            data,
+            FitOptions(ledger, retries, min_clients),
+            why="it needs only three exchanges" if auto else "as requested",
+            rounds=algorithm.rounds + 1,
+            facts={"features": schema.n_features},
+        )
         state: PersonalState = result.state
-        self._learn(solver, state)
-        self.preparation_ = schema.preparation
-        if schema.names is not None:
-            self.feature_names_in_ = np.array(schema.names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-        self.n_features_in_, self.n_clients_, self.seed_ = schema.n_features, len(data), seed
-        self.n_rounds_, self.ledger_, self.history_ = result.rounds, result.ledger, result.ledger.history()
-        self.converged_ = self.method == "auto" or self.tol == 0 or bool(state.change <= self.tol)
+        self._learn(algorithm, state)
+        self._keep_columns(schema)
+        self.n_clients_ = len(data)
+        self._keep_run(result)
+        self.converged_ = auto or self.tol == 0 or bool(state.change <= self.tol)
         if not self.converged_:
-            warnings.warn(
-                f"need tol={self.tol:g}, the objective still changed by {state.change:.2g} after {state.t} rounds; "
-                "raise max_rounds or tol, or use method='auto'",
+            warn_caller(
+                f"Stopped after {state.t} rounds, but the objective still changed by {state.change:.2g}, above "
+                f"tol={self.tol:g}; raise max_rounds or tol, or use method='auto'.",
                 ConvergenceWarning,
-                stacklevel=2,
             )
         return self
 
@@ -177,7 +162,7 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
         """The attributes, from where the run ended."""
         shared, got, k = state.shared, state.collected, solver.k
         if shared is None or not state.closed:
-            raise InputError("the run did not come to its end; raise max_rounds")
+            raise InputError("The run did not reach its end; raise max_rounds.")
         V = state.V
         signs = np.where(V[np.abs(V).argmax(axis=0), np.arange(k)] < 0, -1.0, 1.0)
         self.shared_components_ = (V * signs).T
@@ -189,11 +174,11 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
         self.mean_distance_ = got.mean_distance
         self.scale_ = state.shift.get("scale", np.ones(len(V)))
         self.n_samples_ = int(got.sizes.sum()) if solver.collect else shared.n
-        told = solver.told(state)
+        told = solver.describe_shared(state)
         self.shared_part_ = {**told, "signs": signs} | dict(state.shift)
         self.shrinkage_ = float(state.shrinkage)
         self.shrinkage_share_ = float(told["omega"])
-        self.shrinkage_in_words_ = next((word for top, word in _WORDS if self.shrinkage_share_ < top), "shared")
+        self.shrinkage_in_words_ = next((word for top, word in _SHARES if self.shrinkage_share_ < top), "shared")
         self.cv_shrinkages_ = np.array(LAMBDAS)
         if state.kind == 2:
             self.cv_shrinkages_ = self.cv_shrinkages_ * float(shared.rows[0] * shared.v[0]) / k
@@ -202,34 +187,32 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
             self.cv_shrinkages_ = np.zeros(0)
         largest = np.sort(shared.squares)[::-1]
         if not self.scale and len(largest) > 2 * k and largest[:k].sum() > 0.9 * largest.sum():
-            warnings.warn(
+            warn_caller(
                 f"{k} of the {len(largest)} features hold {largest[:k].sum() / largest.sum():.0%} of the variance, so "
-                "the components are hardly more than these features; if the features have different units, use "
-                "scale=True",
-                UserWarning,
-                stacklevel=3,
+                "the components are hardly more than these features. If the features have different units, use "
+                "scale=True."
             )
 
-    def personalize(self, X: Any, client: str | None = None) -> Array:
+    def personalize(self, X: object, client: str | None = None) -> Array:
         """The components (k, d) of a client that joins later, from its own rows and the shared part: no new run.
 
         With a name the client is added to the model, so that `transform(X, client=name)` knows it.
         """
         check_is_fitted(self)
         part = self.shared_part_
-        rows = self._rows_of(X)
+        rows = self._open_rows(X)
         own = CENTER[self.center] == "client"
         prep = Prep(own, part.get("mean"), part.get("scale"), float(self.clip or 0.0))
         folded = Folded(rows, prep)
         if not np.isfinite(folded.squares()).all():
-            raise InputError("need finite numbers, got NaN or infinity; drop those rows or impute the values")
+            raise InputError("The rows contain NaN or infinity; drop those rows or impute the values.")
         k = len(self.shared_components_)
         U = (personal_basis(folded.whole, part, k) * part["signs"]).T
         if client is not None:
             if self.components_ is None:
-                raise InputError("this model holds no client's components (collect=False); leave client out")
+                raise InputError("This model holds no client's components (collect=False); leave client out.")
             if client in self.client_names_:
-                raise InputError(f"need a new name, the model has a client {client!r} already")
+                raise InputError(f"The model already has a client {client!r}; give another name.")
             self.client_names_ = [*self.client_names_, client]
             self.components_ = np.concatenate([self.components_, U[None]])
             self.means_ = np.vstack([self.means_, folded.mean])
@@ -238,25 +221,27 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
                 self.bounds_ = np.concatenate([self.bounds_, np.asarray(folded.bounds)[None]])
         return U
 
-    def transform(self, X: Any, client: str | int | None = None) -> Array:
+    def transform(self, X: object, client: str | int | None = None) -> Array:
         """Coordinates (n, k) of a client's rows in its own components."""
-        i = self._index(client)
-        return self._prepared(X, i) @ self.components_[i].T
+        i = self._find_client(client)
+        return self._prepare_rows(X, i) @ self.components_[i].T
 
-    def inverse_transform(self, X: Any, client: str | int | None = None) -> Array:
+    def inverse_transform(self, X: object, client: str | int | None = None) -> Array:
         """The rows (n, d) with those coordinates."""
-        i = self._index(client)
+        i = self._find_client(client)
         Z = np.asarray(X, dtype=np.float64)
         if Z.ndim != 2 or Z.shape[1] != self.components_.shape[1]:
-            raise InputError(f"need {self.components_.shape[1]} coordinates per row, got an array of shape {Z.shape}")
+            raise InputError(
+                f"Rows must have {self.components_.shape[1]} coordinates, but the array has shape {Z.shape}."
+            )
         return Z @ self.components_[i] * self.scale_ + self.means_[i]
 
-    def reconstruction_error(self, clients: Mapping[str, Any] | Sequence[Any]) -> float:
+    def reconstruction_error(self, clients: ClientData) -> float:
         """Mean of ‖z - UUᵀz‖² over the rows of these clients (after clipping, centering, scaling), as in the paper."""
         lost, n = 0.0, 0
-        for name, X in named(clients).items():
-            i = self._index(name)
-            Z = self._prepared(X, i)
+        for name, X in name_clients(clients).items():
+            i = self._find_client(name)
+            Z = self._prepare_rows(X, i)
             lost += float((Z**2).sum() - ((Z @ self.components_[i].T) ** 2).sum())
             n += len(Z)
         return lost / n
@@ -265,50 +250,43 @@ class PersonalizedPCA(BaseEstimator):  # type: ignore[misc]
         """How far each client is from the shared components, as an SVG picture."""
         check_is_fitted(self)
         if self.distances_ is None:
-            raise InputError("the clients' distances were not collected (collect=False)")
-        return distances_svg(self.client_names_, self.distances_)
+            raise InputError("The clients' distances were not collected (collect=False).")
+        return to_standalone(draw_distances(self.client_names_, self.distances_))
 
-    def _index(self, client: str | int | None) -> int:
+    def _find_client(self, client: str | int | None) -> int:
         check_is_fitted(self)
         if self.components_ is None:
             raise InputError(
-                "this model holds no client's components (collect=False); at the client, use personalize(X)"
+                "This model holds no client's components (collect=False); call personalize(X) at the client."
             )
         known = self.client_names_
         if isinstance(client, int | np.integer) and not isinstance(client, bool) and 0 <= client < len(known):
             return int(client)
         if client not in known:
-            hint = nearest(str(client), known[:20]) if client is not None else f"known: {', '.join(known[:20])}"
+            hint = suggest("" if client is None else str(client), known[:20])
             raise InputError(
-                f"need client=… to say whose rows these are, got {client!r}; {hint}; "
-                "for a client that was not in fit, call personalize(X, client=name) first"
+                f"client=… must say whose rows these are, but is {client!r}. {hint} For a client that was not in fit, "
+                "call personalize(X, client=name) first."
             )
         return known.index(str(client))
 
-    def _rows_of(self, X: Any) -> Any:
+    def _open_rows(self, X: object) -> Any:
         rows = open_table(X).X
         if rows.shape[1] != self.n_features_in_:
-            raise InputError(f"need {self.n_features_in_} features as in fit, got {rows.shape[1]}")
+            raise InputError(
+                f"The model was fitted on {self.n_features_in_} features, but the rows have {rows.shape[1]}."
+            )
         return rows
 
-    def _prepared(self, X: Any, i: int) -> Array:
-        rows = self._rows_of(X)
+    def _prepare_rows(self, X: object, i: int) -> Array:
+        rows = self._open_rows(X)
         rows = np.asarray(rows.toarray() if sp.issparse(rows) else rows, dtype=np.float64)
         if not np.isfinite(rows).all():
-            raise InputError("need finite numbers, got NaN or infinity; drop those rows or impute the values")
+            raise InputError("The rows contain NaN or infinity; drop those rows or impute the values.")
         if self.bounds_ is not None:
             rows = np.clip(rows, *self.bounds_[i])
         return (rows - self.means_[i]) / self.scale_
 
     def to_sklearn(self, client: str | int | None = None) -> Any:
-        """A client's own components as a fitted scikit-learn `PCA` (behind a `StandardScaler` if `scale` was asked)."""
-        return personal_to_sklearn(self, self._index(client))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model as one safetensors file; equal models give equal files."""
-        save_model(self, path, _LEARNED)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The model that `save` wrote; its ledger is in the run's own file."""
-        return load_model(cls, path)
+        """A client's own components as a fitted scikit-learn `PCA` (behind a `StandardScaler` with scale=True)."""
+        return personal_to_sklearn(self, self._find_client(client))

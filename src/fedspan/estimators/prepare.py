@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,18 +12,19 @@ from sklearn.utils.validation import validate_data
 
 from fedspan.algorithms.agree_columns import AgreeOnColumns
 from fedspan.core.ledger import Ledger, Note
-from fedspan.core.run import run
-from fedspan.data.clients import named
+from fedspan.core.run import Engine, run
+from fedspan.data.clients import name_clients
 from fedspan.data.preparation import Preparation
-from fedspan.data.survey import TableSurvey, settled
-from fedspan.data.table import Prepared, is_libsvm, named_source, open_source
-from fedspan.engines.inprocess import InProcess
+from fedspan.data.survey import TableSurvey, complete_preparation
+from fedspan.data.tables import Prepared, find_source, is_libsvm, open_table
 from fedspan.errors import InputError
+from fedspan.estimators.base import ClientData, FederatedEstimator, fitted_names
+from fedspan.estimators.launch import make_engine
 from fedspan.secure.masking import Secure
 
 
 def prepare(
-    clients: Mapping[str, Any] | Sequence[Any],
+    clients: ClientData,
     *,
     columns: Sequence[str] | None = None,
     id: str | None = None,
@@ -32,31 +33,49 @@ def prepare(
     missing: str = "refuse",
     fill: Mapping[str, float] | None = None,
     n_features: int | None = None,
-    engine: Any = None,
+    engine: Engine | Callable[..., Engine] | None = None,
     ledger: Ledger | None = None,
 ) -> dict[str, Prepared]:
     """The clients, ready for `fit`: features chosen, categories as 0 and 1, gaps dropped or filled with common means.
 
-    `categories` names columns of words; with their words given, nothing has to be agreed on. What has to be is asked
-    of the clients now. Each entry of the result is called to open that client's table, with `ids` and `labels`.
+    Parameters:
+        clients: One entry per client.
+        columns: The features; by default all columns.
+        id: A column of ids, which is not a feature.
+        label: A column of labels, which is not a feature.
+        categories: Columns of words. If the words are given too, the clients need not agree on them.
+        missing: What becomes of missing values: "refuse", "drop" (the row) or "mean" (over all clients).
+        fill: What fills the gaps of each feature with missing="mean"; by default the means over all clients.
+        n_features: The number of features of LIBSVM files, which do not say it.
+        engine: Where the clients run; by default in this process.
+        ledger: Where to write what happens; by default a new one.
+
+    Returns:
+        By client, what is called to open its table, with `ids` and `labels`. What the clients must agree on is asked
+        of them now.
     """
     words = categories if isinstance(categories, Mapping) else dict.fromkeys(categories, ())
     draft = Preparation(
-        None if columns is None else tuple(columns), id, label, {name: tuple(map(str, w)) for name, w in words.items()},
-        missing, dict(fill or {}), n_features,
-    )  # fmt: skip
-    sources = named(clients)
+        None if columns is None else tuple(columns),
+        id,
+        label,
+        {name: tuple(map(str, given)) for name, given in words.items()},
+        missing,
+        dict(fill or {}),
+        n_features,
+    )
+    sources = name_clients(clients)
     done = agree(sources, draft, engine=engine, ledger=ledger)
     return {name: Prepared(source, done) for name, source in sources.items()}
 
 
 def agree(
-    sources: Mapping[str, Any],
+    sources: Mapping[str, object],
     draft: Preparation,
     *,
     private: bool = False,
     secure: Secure | None = None,
-    engine: Any = None,
+    engine: Engine | Callable[..., Engine] | None = None,
     ledger: Ledger | None = None,
 ) -> Preparation:
     """The preparation with all that was still open in it, asked of the clients."""
@@ -65,26 +84,36 @@ def agree(
     if not (unsettled or means or widths):
         return draft
     if private:
-        what = f"the categories of {unsettled[0]!r}" if unsettled else "means" if means else "the number of features"
-        give = f'categories = {{ {unsettled[0]} = ["…"] }}' if unsettled else "fill" if means else "n_features"
-        raise InputError(f"agreeing on {what} would tell of single rows, and privacy is asked for; give data.{give}")
+        if unsettled:
+            what, give = f"the categories of {unsettled[0]!r}", f'categories = {{ {unsettled[0]} = ["…"] }}'
+        elif means:
+            what, give = "means", "fill"
+        else:
+            what, give = "the number of features", "n_features"
+        raise InputError(
+            f"The clients cannot agree on {what} in a run with privacy, because that would tell about single rows; "
+            f"give data.{give}."
+        )
     if secure and unsettled:
         raise InputError(
-            f"agreeing on the categories of {unsettled[0]!r} shows each client's own, and secure sums are asked for; "
-            f'give them in data.categories = {{ {unsettled[0]} = ["…"] }}'
+            f"The clients cannot agree on the categories of {unsettled[0]!r} in a run with secure sums, because that "
+            f'would show each client\'s own; give them in data.categories = {{ {unsettled[0]} = ["…"] }}.'
         )
     surveys = {name: partial(TableSurvey, source, draft) for name, source in sources.items()}
-    made = InProcess(surveys) if engine is None else engine(surveys) if callable(engine) else engine
     algorithm = AgreeOnColumns(tuple(draft.categories.items()), means)
     ledger = ledger if ledger is not None else Ledger()
-    done = settled(draft, run(algorithm, made, rounds=0, seed=0, secure=secure, ledger=ledger).state)
-    words = [f"the categories of {name} ({', '.join(done.categories[name])})" for name in unsettled]
-    words += ["means to fill gaps with"] * means + [f"{done.n_features} features"] * widths
-    ledger.add(Note(f"the clients agreed on {' and '.join(words)}"))
+    result = run(algorithm, make_engine(engine, surveys), rounds=0, seed=0, secure=secure, ledger=ledger)
+    done = complete_preparation(draft, result.state)
+    for name in unsettled:
+        ledger.add(Note(f"The clients agreed on the categories of {name}: {', '.join(done.categories[name])}."))
+    if means:
+        ledger.add(Note("Missing values were filled with the mean over all clients."))
+    if widths:
+        ledger.add(Note(f"The clients agreed on {done.n_features} features."))
     return done
 
 
-def alone(sources: Mapping[str, Any], draft: Preparation, *, strict: bool = True) -> dict[str, Preparation]:
+def alone(sources: Mapping[str, object], draft: Preparation, *, strict: bool = True) -> dict[str, Preparation]:
     """The same where every client has columns of its own: each settles for itself what concerns them.
 
     `strict`: every category must be a column somewhere, which a site by itself cannot know.
@@ -92,7 +121,7 @@ def alone(sources: Mapping[str, Any], draft: Preparation, *, strict: bool = True
     done, found = {}, set[str]()
     for name, source in sources.items():
         try:
-            named_columns = named_source(source) if draft.categories else None
+            named_columns = find_source(source) if draft.categories else None
             there = () if named_columns is None else named_columns.names
             own = replace(draft, categories={c: w for c, w in draft.categories.items() if c in there})
             found |= set(own.categories)
@@ -103,21 +132,22 @@ def alone(sources: Mapping[str, Any], draft: Preparation, *, strict: bool = True
             ) from error
     lost = [column for column in draft.categories if column not in found]
     if lost and strict:
-        raise InputError(f"need the column {lost[0]!r} (data.categories) in one of the views, none has it")
+        raise InputError(f"Column {lost[0]!r} of data.categories is in none of the views.")
     return done
 
 
-def as_fitted(model: Any, X: Any, **options: Any) -> Any:
+def as_fitted(model: FederatedEstimator, X: object, dtype: object) -> Any:
     """New rows as the model's clients had theirs: a table with the original columns is prepared in the same way."""
-    how: Preparation | None = getattr(model, "preparation_", None)
-    if how is not None and not isinstance(X, np.ndarray | list | str) and (source := named_source(X)) is not None:
+    how: Preparation | None = model.preparation_
+    if how is not None and not isinstance(X, np.ndarray | list | str) and (source := find_source(X)) is not None:
         chosen = list(how.columns or ()) or None
         if set(how.categories) <= set(source.names) and set(chosen or ()) <= set(source.names):
             kept = [name for name in source.names if name not in (how.id, how.label)]
             gaps = "mean" if how.missing == "mean" else "refuse"  # no row may go: the answer has one for each
-            table = open_source(source, replace(how, id=None, label=None, columns=tuple(chosen or kept), missing=gaps))
-            fitted = tuple(getattr(model, "feature_names_in_", table.names or ()))
-            if table.names != fitted:
-                raise InputError(f"need the columns of the fit, got {', '.join(table.names or ())[:200]}")
+            table = open_table(source, replace(how, id=None, label=None, columns=tuple(chosen or kept), missing=gaps))
+            names = fitted_names(model)
+            if names is not None and table.names != tuple(names):
+                found = ", ".join(table.names or ())[:200]
+                raise InputError(f"The table must have the columns of the fit, but has {found}.")
             return table.X
-    return validate_data(model, X, reset=False, **options)
+    return validate_data(model, X, reset=False, accept_sparse="csr", dtype=dtype)

@@ -2,52 +2,52 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
-from fedspan.algorithms import VerticalSgd, VerticalSsca
 from fedspan.core.ledger import Ledger
-from fedspan.core.run import Info
-from fedspan.data.clients import named, opened
-from fedspan.data.remote_table import is_remote
+from fedspan.core.run import RETRIES
+from fedspan.data.clients import name_clients, open_client
+from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
-from fedspan.estimators.base import load_model, save_model
-from fedspan.estimators.classifier import LEARNED, configured, take
-from fedspan.estimators.export import network_to_onnx
-from fedspan.estimators.labels import encode, row_weights, told_labels
-from fedspan.estimators.launch import launch, secure_from, seed_from, whole
+from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
+from fedspan.estimators._options.classifier_methods import VIEW_METHODS, ViewClassifierParameters, choose_method
+from fedspan.estimators.base import ClientData, FitOptions
+from fedspan.estimators.gcca import NO_PRIVACY_OF_VIEWS
+from fedspan.estimators.labels import encode_labels, tell_labels, weigh_rows
+from fedspan.estimators.parameters import check_parameters
 from fedspan.numerics.swish import Swish
 
-_METHODS = {"ssca": VerticalSsca(), "sgd": VerticalSgd(), "sgdm": VerticalSgd(momentum=0.1)}
 
-
-class VerticalFederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False, kw_only=True)
+class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
     """A classifier of rows whose features are spread over clients. All clients know the labels, as in the paper.
 
     Parameters:
-        method: "ssca", "sgd", "sgdm" (with momentum), or an object of `fedspan.algorithms` with its own options.
-        hidden: Cells of the hidden layer of the network.
-        batch_size: Rows of a batch, which the server draws by their numbers; None: all rows.
-        rounds: Communication rounds. With a cost_limit, the last few are exact ones that verify it.
-        l2: Weight λ of ‖ω‖² in the objective, where the loss is the objective.
-        cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this.
-        class_weight: None, "balanced", or a mapping from class to weight of its loss.
-        exchange: "sum": only the sum over the clients of what their features contribute is seen; "each": every client's
-            contribution goes to all others through the server, as in the paper. Both learn the same model.
-        privacy: Not for features that are apart: what leaves has no known sensitivity. Anything but None is refused.
-        secure: True, or `Secure(threshold=…)`: the server sees sums over the clients only; needs exchange="sum".
-        engine: An engine, or a function from the clients' data to one; None: all clients in this process.
-        callback: Called after each round with `info.round`, `info.estimate` (all parameters) and `info.metrics`.
-        checkpoint: A folder. After every round the run is saved there; a `fit` that finds it goes on from it.
-        random_state: Seed of all random streams; None: drawn, and kept as `seed_`.
+        method: The method, mini-batch SSCA or a baseline: "ssca", "sgd", "sgdm" (with momentum), or an object of
+            `fedspan.algorithms` with its own options.
+        hidden: Cells of the hidden layer of the built-in network.
+        batch_size: Rows that are drawn in each round, by the server and by their numbers; None: all rows.
+        rounds: How many rounds to run. With a cost_limit, the last few are exact ones that verify it.
+        l2: The weight λ of ‖ω‖² in the objective, where the loss is the objective.
+        cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this (ssca).
+        class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
+            mapping from class to weight.
+        exchange: What is exchanged: "sum" shows only sums over the clients, "each" what every client contributes, to
+            all others through the server, as in the paper. Both learn the same model.
+        privacy: Not available: what leaves a view has no known sensitivity.
+        secure: Whether the server may see only sums over the clients: True, or `Secure(threshold=…)`; it needs
+            exchange="sum".
+        engine: Where the clients run; None runs all of them in this process.
+        callback: A function that is called after each round; `info.estimate` is all parameters.
+        checkpoint: A folder in which the run is saved after every round. A `fit` that finds it continues from there.
+        random_state: The seed of all random streams. None draws one, which is kept as `seed_`.
 
     Attributes:
         views_: The number of features of each client, by its name.
@@ -65,123 +65,88 @@ class VerticalFederatedClassifier(ClassifierMixin, BaseEstimator):  # type: igno
         True
     """
 
-    def __init__(
-        self,
-        *,
-        method: Any = "ssca",
-        hidden: int = 128,
-        batch_size: int | None = 100,
-        rounds: int = 1000,
-        l2: float = 1e-5,
-        cost_limit: float | None = None,
-        class_weight: Any = None,
-        exchange: str = "sum",
-        privacy: Any = None,
-        secure: Any = False,
-        engine: Any = None,
-        callback: Callable[[Info], None] | None = None,
-        checkpoint: Any = None,
-        random_state: Any = None,
-    ) -> None:
-        self.method = method
-        self.hidden = hidden
-        self.batch_size = batch_size
-        self.rounds = rounds
-        self.l2 = l2
-        self.cost_limit = cost_limit
-        self.class_weight = class_weight
-        self.exchange = exchange
-        self.privacy = privacy
-        self.secure = secure
-        self.engine = engine
-        self.callback = callback
-        self.checkpoint = checkpoint
-        self.random_state = random_state
+    privacy: None = field(default=None, kw_only=True, metadata=NO_PRIVACY_OF_VIEWS)
 
-    def fit(self, views: Mapping[str, Any] | Sequence[Any], y: Any = None, *, ledger: Ledger | None = None) -> Self:
-        """Learn. `views`: one entry per client, some columns of the same rows in the same order; `y`: their labels.
+    task: ClassVar[str] = "vertical-classifier"
+    learned: ClassVar[tuple[str, ...]] = (*OF_CLASSIFIERS, "views_")
 
-        In a federation every site has the labels, as in the paper, and `y` is left out.
+    def fit(self, views: ClientData, y: object = None, *, retries: int = RETRIES, ledger: Ledger | None = None) -> Self:
+        """Learn from the views and the labels that all clients know.
+
+        Parameters:
+            views: One entry per client: some columns of the same rows in the same order.
+            y: The label of each row. In a federation every site has them, as in the paper, and `y` is left out.
+            retries: How often a client that did not answer is asked again.
+            ledger: Where to write what happens; by default a new `Ledger`.
         """
-        if self.privacy is not None:
-            raise InputError("privacy is not for features that are apart: what leaves has no known sensitivity")
-        if not whole(self.hidden) or self.hidden < 1:
-            raise InputError(f"need hidden to be an integer of at least 1, got {self.hidden!r}")
-        data, widths = _open(views)
-        labels, given, rows = self._labelled(data, y)
-        names: list[str] = []
-        method, more = configured(self, Swish(int(self.hidden), len(labels)), [], names, _METHODS)
-        method = replace(method, **more)
-        seed = seed_from(self.random_state)
-        result = launch(
-            method, given, why="it was asked for", rounds=self.rounds,
-            seed=seed, engine=self.engine, callback=self.callback, checkpoint=self.checkpoint, ledger=ledger,
-            about={"features": sum(widths.values()), "classes": len(labels)}, secure=secure_from(self.secure),
-        )  # fmt: skip
-        self.views_, self.n_features_in_, self.n_samples_ = widths, sum(widths.values()), rows
-        take(self, method, names, result, labels, len(data), seed)
+        check_parameters(self)
+        data, widths = _open_views(views)
+        labels, given, rows = self._label_views(data, y)
+        chosen = choose_method(
+            self, VIEW_METHODS, Swish(int(self.hidden), len(labels)), extras={"exchange": self.exchange}
+        )
+        result = self._run(
+            chosen.method,
+            given,
+            FitOptions(ledger, retries),
+            why="as requested",
+            rounds=int(self.rounds),
+            facts={"features": sum(widths.values()), "classes": len(labels)},
+        )
+        self.views_, self.n_features_in_ = widths, sum(widths.values())
+        self.n_samples_, self.n_clients_ = rows, len(data)
+        self._keep_run(result)
+        self._learn(chosen, result, labels)
         return self
 
-    def _labelled(self, data: Mapping[str, Any], y: Any) -> tuple[list[Any], dict[str, Any], int]:
+    def _label_views(self, data: Mapping[str, Any], y: object) -> tuple[list[Any], dict[str, object], int]:
         """The classes, what each client is made of, and how many rows there are."""
-        if is_remote(data.values()):
-            labels, tables = told_labels(data, self.class_weight)
+        if is_remote(data):
+            labels, tables = tell_labels(data, self.class_weight)
             counts = {name: table.rows for name, table in tables.items()}
             if len(set(counts.values())) > 1:
-                raise InputError(f"need the same rows in all views, got {counts}; match the rows by their ids first")
+                raise InputError(
+                    f"All views must have the same rows, but they have {counts} rows; match the rows by their ids "
+                    "first."
+                )
             return labels, dict(tables), next(iter(counts.values()))
         if y is None:
-            raise InputError("need the labels of the rows, got none; write fit(views, y)")
-        labels, codes = encode({"all": np.asarray(y).reshape(-1)})
+            raise InputError("The labels of the rows are missing; call fit(views, y).")
+        labels, codes = encode_labels({"all": np.asarray(y).reshape(-1)})
         code = codes["all"]
         for name, source in data.items():
             if source.shape[0] != len(code):
                 raise InputError(
-                    f"need the same rows in all views, one for each of the {len(code)} labels, got {source.shape[0]} "
-                    f"rows (client {name!r}); match the rows by their ids first"
+                    f"All views must have the same rows, one for each of the {len(code)} labels, but client {name!r} "
+                    f"has {source.shape[0]} rows; match the rows by their ids first."
                 )
-        weight = row_weights(self.class_weight, labels, codes).get("all")
+        weight = weigh_rows(self.class_weight, labels, codes).get("all")
         return labels, {name: (X, code, weight) for name, X in data.items()}, len(code)
 
-    @property
-    def classes_(self) -> Array:
-        """The classes, in the order of the columns of `predict_proba`."""
-        check_is_fitted(self, "labels_")
-        return np.array(self.labels_)
-
-    def predict_proba(self, views: Mapping[str, Any] | Sequence[Any]) -> Array:
+    def predict_proba(self, views: ClientData) -> Array:
         """The probability of each class, (n, L), from the same views as were learned from."""
         check_is_fitted(self)
-        data, widths = _open(views)
+        data, widths = _open_views(views)
         if widths != self.views_:
-            raise InputError(f"need the views that were learned from, {self.views_}, got {widths}")
+            raise InputError(f"The model was fitted on the views {self.views_}, but {widths} were given.")
         parts = list(data.values())
         if len({part.shape[0] for part in parts}) > 1:
-            raise InputError(f"need the same rows in all views, got {[part.shape[0] for part in parts]}")
+            raise InputError(f"All views must have the same rows, but they have {[p.shape[0] for p in parts]} rows.")
         X = sp.hstack(parts, format="csr") if any(map(sp.issparse, parts)) else np.hstack(parts)
         return Swish(int(self.hidden), len(self.labels_)).proba(self.coef_, X)
 
-    def predict(self, views: Mapping[str, Any] | Sequence[Any]) -> Array:
+    def _name_inputs(self) -> dict[str, int]:
+        return dict(self.views_)
+
+    def predict(self, views: ClientData) -> Array:
         """The most probable class of each row."""
         return self.classes_[self.predict_proba(views).argmax(axis=1)]
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model as one safetensors file."""
-        save_model(self, path, (*LEARNED, "views_"))
 
-    def to_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the network as an ONNX graph of float64: an input per view → label (n,), probabilities (n, L)."""
-        network_to_onnx(self, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The model that `save` wrote."""
-        return load_model(cls, path)
-
-
-def _open(views: Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, Any], dict[str, int]]:
+def _open_views(views: ClientData) -> tuple[dict[str, Any], dict[str, int]]:
     """The views by client id, in the order of the ids, and how many features each has."""
     if isinstance(views, np.ndarray | str) or not isinstance(views, Mapping | Sequence):
-        raise InputError(f"need a list or mapping with one view per client, got one {type(views).__name__}")
-    data = {name: opened(name, source).X for name, source in sorted(named(views).items())}
+        raise InputError(f"views must be a list or mapping with one view per client, but is a {type(views).__name__}.")
+    sources: dict[str, Any] = dict(sorted(name_clients(views).items()))
+    data = dict(sources) if is_remote(sources) else {name: open_client(name, X).X for name, X in sources.items()}
     return data, {name: int(X.shape[1]) for name, X in data.items()}

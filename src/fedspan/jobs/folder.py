@@ -1,4 +1,4 @@
-"""The run folder: made, found again, kept to one process, and taken back if nothing came of it.
+"""The run folder: created, found again, kept to one process, and taken back if nothing was sent.
 
 A folder is a run folder when its job.toml begins with the mark below, and that file is written in one step. So a
 crash at any moment leaves a folder to resume, or none that matters.
@@ -7,14 +7,15 @@ crash at any moment leaves a folder to resume, or none that matters.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fedspan._files import write_whole
+from fedspan.core.ledger import Ledger
 from fedspan.errors import InputError
-from fedspan.jobs.model import Job, load
 
 try:
     import fcntl
@@ -26,7 +27,7 @@ DEMO_MARK = "# Made by `fedspan demo`, which may replace it."
 
 
 class RunFolder:
-    """The names in a run folder."""
+    """The files of a run, by their names."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,46 +44,52 @@ class RunFolder:
         self._made: list[Path] = []  # folders that were not there before, the innermost first
 
     @classmethod
-    def create(cls, path: Path, job: Job, *, demo: bool = False) -> RunFolder:
-        """A new run folder with its job in it. A folder that holds anything else is refused and stays as it is."""
+    def create(cls, path: Path, job_text: str, *, demo: bool = False) -> RunFolder:
+        """Make a run folder with its job in it. A folder that holds anything else is refused and stays as it is."""
         folder = cls(path)
         if demo and DEMO_MARK in folder._marks():
-            with folder.locked():
+            with folder.lock():
                 folder._clear()
-        elif path.is_dir() and any(not _temporary(entry) for entry in path.iterdir()):
-            hint = "go on with `fedspan resume`, or give" if folder._marks() else "give"
-            raise InputError(f"need a new or empty folder for the run, {path} is not empty; {hint} another --out")
+        elif path.is_dir() and any(not _is_temporary(entry) for entry in path.iterdir()):
+            resume = f"go on with `{folder.command('resume')}`, or " if folder._marks() else ""
+            raise InputError(f"The run folder {path} is not empty; {resume}choose another --out.")
         folder._made = [p for p in (path, *path.parents) if not p.exists()]
+        marks = [MARK, DEMO_MARK] if demo else [MARK]
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_whole(folder.job, "\n".join([MARK, *([DEMO_MARK] if demo else []), job.to_toml()]))
+            write_whole(folder.job, "\n".join([*marks, job_text]))
         except OSError as error:
             folder.undo()
-            raise InputError(f"cannot make a run folder at {path}: {error.strerror}; give another --out") from None
+            raise InputError(f"Cannot create a run folder at {path}: {error.strerror}; choose another --out.") from None
         return folder
 
     @classmethod
-    def find(cls, path: Path) -> tuple[RunFolder, Job]:
-        """The run folder at that path, and its job."""
+    def find(cls, path: Path) -> RunFolder:
+        """Open the run folder at that path."""
         folder = cls(path)
         if not folder._marks():
             raise InputError(
-                f"need a run folder, as `fedspan run` makes it; {path} is none (no job.toml with its mark)"
+                f"'{path}' is not a run folder. A run folder is what `fedspan run` creates; its job.toml begins with "
+                "a mark."
             )
-        return folder, load(folder.job)
+        return folder
+
+    def command(self, name: str) -> str:
+        """Spell a command for this folder, to copy."""
+        return f"fedspan {name} {shlex.quote(str(self.path))}"
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Only one process at a time works in the folder; the lock goes with the process, however it ends."""
+    def lock(self) -> Iterator[None]:
+        """Keep other processes out of the folder; the lock goes with the process, however it ends."""
         with self.job.open("rb") as file:
             try:
                 if fcntl:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise InputError(f"another process is at work in {self.path}; wait until it has ended") from None
+                raise InputError(f"Another process is at work in {self.path}; wait until it has ended.") from None
             for place in (self.path, self.checkpoint, self.transcript):  # what a crash left half-written
                 for entry in place.iterdir() if place.is_dir() else ():
-                    if _temporary(entry):
+                    if _is_temporary(entry):
                         entry.unlink()
             yield
 
@@ -95,7 +102,7 @@ class RunFolder:
                 made.rmdir()
 
     def _marks(self) -> list[str]:
-        """The comment lines that say what this is; none if it is no run folder."""
+        """Read the comment lines that say what this is; none if it is no run folder."""
         try:
             with self.job.open(encoding="utf-8") as file:
                 lines = [file.readline().rstrip("\n") for _ in range(2)]
@@ -104,24 +111,35 @@ class RunFolder:
         return lines if lines[0] == MARK else []
 
     def _clear(self) -> None:
-        """All that a run writes, but for the job: a folder without it would belong to nobody."""
+        """Delete all that a run writes, but for the job: a folder without it would belong to nobody."""
         for file in (self.model, self.ledger, self.scores, self.report, self.audit, self.audited, self.federation):
             file.unlink(missing_ok=True)
         for place in (self.checkpoint, self.transcript):
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _temporary(entry: Path) -> bool:
+def nothing_sent(ledger: Ledger, *, private: bool) -> bool:
+    """Whether a run left no trace at any client, so that its folder may be taken back.
+
+    With privacy a run counts from its start: a client may have answered, and spent its budget, in an exchange that
+    another client's refusal kept out of the ledger.
+    """
+    return not ledger.exchanges and not (private and ledger.started)
+
+
+_TEMPORARY = (
+    ".job.toml.",
+    ".model.",
+    ".ledger.",
+    ".report.",
+    ".scores.",
+    ".round.",
+    ".audit.",
+    ".message-",
+    ".federation.",
+)
+
+
+def _is_temporary(entry: Path) -> bool:
     """Whether a crash of `write_whole` left this."""
-    ours = (
-        ".job.toml.",
-        ".model.",
-        ".ledger.",
-        ".report.",
-        ".scores.",
-        ".round.",
-        ".audit.",
-        ".message-",
-        ".federation.",
-    )
-    return entry.is_file() and entry.name.startswith(ours)
+    return entry.is_file() and entry.name.startswith(_TEMPORARY)

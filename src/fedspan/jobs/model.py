@@ -6,71 +6,76 @@ What this version cannot do yet is refused, never ignored: a privacy table that 
 from __future__ import annotations
 
 import inspect
+import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import Any, TypedDict, cast
 
+from fedspan.core.ledger import Ledger
+from fedspan.core.participation import Participation
+from fedspan.core.run import Engine
+from fedspan.data.clients import open_client
 from fedspan.data.preparation import PLAIN, Preparation
-from fedspan.errors import InputError, nearest
-from fedspan.jobs import data_section as job_data
-from fedspan.jobs.tasks import TASKS, check_choice
+from fedspan.data.tables import Prepared, Table
+from fedspan.errors import InputError, suggest
+from fedspan.estimators.launch import seed_from
+from fedspan.estimators.parameters import Parameter, parameters_of
+from fedspan.estimators.prepare import agree, alone
+from fedspan.jobs import _data_section
+from fedspan.jobs._data_section import DataTable, TablePlace
+from fedspan.jobs._federated import find_sites, start_on_federation
+from fedspan.jobs._toml import TomlTable, bare_key, override, to_toml
+from fedspan.jobs.finished import Run
+from fedspan.jobs.folder import RunFolder
+from fedspan.jobs.runner import run_in_process
+from fedspan.jobs.tasks import TASKS
 from fedspan.jobs.tasks import estimator as estimator
-from fedspan.jobs.toml import bare_key, override, written
+from fedspan.jobs.watching import Progress
+from fedspan.privacy.request import Neighbours, RowDP
+from fedspan.reports.facts import RunFacts
+from fedspan.secure.masking import Secure
 
-if TYPE_CHECKING:
-    from fedspan import Participation, RowDP
-    from fedspan.core.ledger import Ledger
-    from fedspan.data.batches import Table
-    from fedspan.data.table import Prepared
-
-_PLAIN = {bool, int, float, str, dict, NoneType}  # what a job file can hold; other parameters are for Python only
-# What the hints of the constructors leave open, or give as an object that a file writes as a table.
-_WRITTEN: dict[str, tuple[type, ...]] = {
-    "solver": (str,), "method": (str,), "step": (str,), "class_weight": (str,), "random_state": (int,),
-    "participation": (dict,),
-}  # fmt: skip
-LEAST = {
-    "job.n_components": 1,
-    "job.max_rounds": 1,
-    "job.rounds": 1,
-    "job.hidden": 1,
-    "job.batch_size": 1,
-    "job.local_steps": 1,
-    "job.random_state": 0,
-    "run.checkpoint_every": 1,
-    "run.min_clients": 1,
-    "data.n_features": 1,
-}
+# How a job file writes the types of parameters; those of other types are for Python only.
+_WRITTEN: dict[type, type] = {bool: bool, int: int, float: float, str: str, NoneType: NoneType, Participation: dict}
+# The least values of the keys that are no parameters of an estimator; those of [job] are in its table.
+LEAST = {"run.checkpoint_every": 1, "run.min_clients": 1, "run.retries": 0, "data.n_features": 1}
 _SAYS = {
     bool: "true or false", int: "an integer", float: "a number", str: "a string",
     list: "a list of strings", dict: "a table name = path",
 }  # fmt: skip
 
-_SAYS_OF = {"job.participation": "a table such as { fraction = 0.1 }", **job_data.SAYS}
+_SAYS_OF = {"job.participation": "a table such as { fraction = 0.1 }", **_data_section.EXPECTED}
 
 
 @cache
-def parameters(task: str = "pca") -> dict[str, tuple[type, ...]]:
-    """The estimator's parameters that [job] can hold, and their types: read off its constructor, so no drift.
+def rows_of(task: str) -> dict[str, Parameter]:
+    """The rows of the estimator's table of parameters that [job] can hold; privacy and secure have tables of their own.
 
-    `secure` has a table of its own.
+    Their kinds are those that a file can write.
     """
-    kind = estimator(task)
-    hints = get_type_hints(kind.__init__)
-    names = [name for name in inspect.signature(kind).parameters if name != "secure"]
-    kinds = {name: _WRITTEN.get(name) or get_args(hints[name]) or (hints[name],) for name in names}
-    return {name: kind for name, kind in kinds.items() if _PLAIN.issuperset(kind)}
+    rows = {}
+    for name, row in parameters_of(estimator(task)).items():
+        kinds = tuple(_WRITTEN[kind] for kind in row.kinds if kind in _WRITTEN)
+        if row.in_job and kinds:
+            rows[name] = replace(row, kinds=kinds)
+    return rows
+
+
+def parameters(task: str = "pca") -> dict[str, tuple[type, ...]]:
+    """The estimator's parameters that [job] can hold, and their types."""
+    return {name: row.kinds for name, row in rows_of(task).items()}
 
 
 def schema(task: str) -> dict[str, dict[str, tuple[type, ...]]]:
     """Every table, every key, and the types of its values."""
     return {
         "job": {"task": (str,), **parameters(task)},
-        "data": dict(job_data.KEYS),
+        "data": dict(_data_section.KEYS),
         "privacy": {
             "epsilon": (float,),
             "delta": (float,),
@@ -81,27 +86,121 @@ def schema(task: str) -> dict[str, dict[str, tuple[type, ...]]]:
             "budgets": (str,),
         },
         "secure": {"enabled": (bool,), "threshold": (int,)},
-        "run": {"checkpoint_every": (int,), "timeout": (float,), "min_clients": (int,), "transcript": (bool,)},
+        "run": {
+            "checkpoint_every": (int,),
+            "timeout": (float,),
+            "min_clients": (int,),
+            "retries": (int,),
+            "transcript": (bool,),
+        },
     }
+
+
+class PrivacyTable(TypedDict, total=False):
+    """[privacy] of a job file: the parameters of `fedspan.RowDP`."""
+
+    epsilon: float
+    delta: float
+    row_norm: float
+    neighbours: Neighbours
+    expect: float
+    simulate: bool
+    budgets: str
+
+
+class SecureTable(TypedDict, total=False):
+    """[secure] of a job file."""
+
+    enabled: bool
+    threshold: int
 
 
 @dataclass(frozen=True)
 class Job:
-    """A checked job: the task, the estimator's parameters, where each client's table is, how it is prepared."""
+    """A checked job: what to learn, from whose data, how, and how the run is to go.
+
+    `Job.load(path).run()` does what `fedspan run` does. Most jobs come from a file; one can be built in Python, too.
+
+    Parameters:
+        task: "pca", "svd", "gcca", "personalized", "classifier" or "vertical-classifier".
+        parameters: The estimator's parameters, by name.
+        clients: Where each client's table is, by client: an absolute path, an address, or the table of a database.
+        preparation: Which columns are used, and how they are prepared.
+        checkpoint_every: Rounds between two checkpoints.
+        min_clients: Go on if at least so many clients answer; None: all must.
+        transcript: Keep every message, for an audit.
+        privacy: The parameters of `RowDP`; empty: no differential privacy.
+        secure: `enabled`, and `threshold`; empty: the default, which is off in one process.
+        held_out: Further rows of each view, on which GCCA is watched while it learns.
+        timeout: In a federation: seconds in which a site must answer; None: 60.
+        table: In a federation: which of the sites' tables; None: the one named default.
+        retries: How often a client that did not answer is asked again; None: as often as `run` does by default.
+        ready: How each client's table is prepared, once the clients have agreed on it.
+        name: The job file's name, after which run folders are called.
+        kit: The researcher's kit, if the job is for a federation.
+    """
 
     task: str
     parameters: Mapping[str, Any]
-    clients: Mapping[str, Any]
+    clients: Mapping[str, TablePlace]
     preparation: Preparation = PLAIN
     checkpoint_every: int = 1
     min_clients: int | None = None
-    transcript: bool = False  # keep every message, for an audit
-    privacy: Mapping[str, Any] = field(default_factory=dict)
-    secure: Mapping[str, Any] = field(default_factory=dict)
-    held_out: Mapping[str, Any] = field(default_factory=dict)  # further rows of each view
-    timeout: float | None = None  # in a federation: seconds in which a site must answer
-    table: str | None = None  # in a federation: which of the sites' tables
-    ready: Mapping[str, Preparation] = field(default_factory=dict, compare=False)  # by client, once it is agreed on
+    transcript: bool = False
+    privacy: PrivacyTable = field(default_factory=PrivacyTable)
+    secure: SecureTable = field(default_factory=SecureTable)
+    held_out: Mapping[str, TablePlace] = field(default_factory=dict)
+    timeout: float | None = None
+    table: str | None = None
+    retries: int | None = None
+    ready: Mapping[str, Preparation] = field(default_factory=dict, compare=False)
+    name: str = field(default="", compare=False)
+    kit: Path | None = field(default=None, compare=False)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        overrides: Sequence[str] = (),
+        *,
+        on: str | os.PathLike[str] | None = None,
+    ) -> Job:
+        """Read a job file, and check it.
+
+        Parameters:
+            path: The file; relative paths in it are beside it.
+            overrides: Keys to set, as `table.key=value`.
+            on: The researcher's kit of a federation. Its sites that are connected now take the place of files.
+        """
+        path = Path(path)
+        tree = read_job_file(path, overrides)
+        if on is None:
+            return replace(parse(tree, path.resolve().parent), name=path.stem)
+        kit = Path(on)
+        data = tree.setdefault("data", {})
+        if isinstance(data, dict) and ("clients" in data or "views" in data):
+            raise InputError("The sites know themselves where their data is; leave data.clients and data.views out.")
+        task = tree.get("job", {}).get("task")
+        if isinstance(data, dict) and task in TASKS:
+            data[TASKS[task].over] = {site: f"flare://{site}" for site in find_sites(kit)}
+        return replace(parse(tree, path.resolve().parent), name=path.stem, kit=kit)
+
+    def run(self, out: str | os.PathLike[str] | None = None, progress: Progress | None = None) -> Run:
+        """Run the job in a new run folder, to its model and its report.
+
+        A run that was cut off after something was sent is resumed with `fedspan.jobs.resume(out)`.
+
+        Parameters:
+            out: A new or empty folder; None: runs/<name of the job file>-<date and time>.
+            progress: Who is told what happens; None: nobody.
+        """
+        job = self.resolve()
+        if out is None:
+            out = Path("runs") / f"{self.name or self.task}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+        folder = RunFolder.create(Path(out), job.to_toml())
+        if job.kit is not None:
+            return start_on_federation(folder, job, job.kit, progress)
+        return run_in_process(folder, job, progress, new=True)
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -116,194 +215,207 @@ class Job:
         return self.preparation.label
 
     def options(self) -> dict[str, Any]:
-        """The parameters as the estimator's constructor takes them."""
-        from fedspan import Secure
-
+        """Give the parameters as the estimator's constructor takes them."""
         options = dict(self.parameters)
         if options.get("participation"):
-            options["participation"] = _participation(options["participation"])
+            options["participation"] = _build_participation(options["participation"])
         if self.privacy:
-            options["privacy"] = _privacy(self.privacy)
+            options["privacy"] = _build_privacy(self.privacy)
         if self.secure.get("enabled"):
             options["secure"] = Secure(self.secure.get("threshold"))
         return options
 
-    def prepared(self, ledger: Ledger | None = None, engine: Any = None) -> Job:
-        """With all that the clients must agree on before their tables can be opened: see `estimators/prepare.py`."""
-        from fedspan.estimators.prepare import agree, alone
+    def answer_options(self) -> dict[str, int]:
+        """Give what `fit` is told about clients that do not answer, as far as the job says it."""
+        said = {"min_clients": self.min_clients, "retries": self.retries}
+        return {name: value for name, value in said.items() if value is not None}
 
+    def facts(self, folder: RunFolder | None = None) -> RunFacts:
+        """Say what a report or an audit needs to know; the text is that of the folder's own file, if there is one."""
+        return RunFacts(
+            task=self.task,
+            job_text=self.to_toml() if folder is None else folder.job.read_text(encoding="utf-8"),
+            privacy=_build_privacy(self.privacy) if self.privacy else None,
+            secure=bool(self.secure.get("enabled")),
+            seed=self.parameters.get("random_state"),
+            folder=None if folder is None else folder.path,
+        )
+
+    def prepare(
+        self, ledger: Ledger | None = None, engine: Callable[[Mapping[str, object]], Engine] | None = None
+    ) -> Job:
+        """Let the clients agree on all that must be known before their tables are opened (`estimators/prepare.py`)."""
         if TASKS[self.task].over == "views":
             return replace(self, ready=alone(self.clients, self.preparation))
         options = self.options()
         done = agree(
-            self.clients, self.preparation, private="privacy" in options, secure=options.get("secure"), engine=engine,
+            self.clients,
+            self.preparation,
+            private="privacy" in options,
+            secure=options.get("secure"),
+            engine=engine,
             ledger=ledger,
-        )  # fmt: skip
+        )
         return replace(self, ready=dict.fromkeys(self.clients, done))
 
-    def open(self, name: str, held_out: bool = False) -> Table:
-        """The table of a client, with its ids and labels."""
-        from fedspan.data.clients import opened
-
-        sources = self.sources()
-        return opened(name, replace(sources[name], source=self.held_out[name]) if held_out else sources[name])
+    def open(self, name: str, *, held_out: bool = False) -> Table:
+        """Open the table of a client, with its ids and labels."""
+        source = self.sources()[name]
+        return open_client(name, replace(source, source=self.held_out[name]) if held_out else source)
 
     def sources(self) -> dict[str, Prepared]:
-        """What opens each client's table, when it is needed."""
-        from fedspan.data.table import Prepared
-
-        ready = self.ready or self.prepared().ready
+        """Give what opens each client's table, when it is needed."""
+        ready = self.ready or self.prepare().ready
         return {name: Prepared(source, ready[name]) for name, source in self.clients.items()}
 
-    def resolved(self) -> Job:
-        """With every default written out and a seed drawn if there is none: what a resumed run must repeat."""
-        from fedspan.estimators.launch import seed_from
-
+    def resolve(self) -> Job:
+        """Write out every default, and draw a seed if there is none: what a resumed run must repeat."""
         given = inspect.signature(estimator(self.task)).parameters
         full = {name: self.parameters.get(name, given[name].default) for name in parameters(self.task)}
         full["random_state"] = seed_from(full["random_state"])
         return replace(self, parameters=full)
 
     def to_toml(self) -> str:
-        """The job as a file that `load` understands."""
-        tables = {
+        """Write the job as a file that `Job.load` understands."""
+        tables: dict[str, Mapping[str, object]] = {
             "job": {"task": self.task, **self.parameters},
             "run": {
                 "checkpoint_every": self.checkpoint_every,
                 "min_clients": self.min_clients,
+                "retries": self.retries,
                 "timeout": self.timeout,
                 "transcript": self.transcript or None,
             },
             "privacy": self.privacy,
             "secure": self.secure,
-            "data": {"table": self.table, **job_data.written_back(self.preparation)},
+            "data": {"table": self.table, **_data_section.write_preparation(self.preparation)},
             f"data.{TASKS[self.task].over}": self.clients,
             "data.held_out": self.held_out,
         }
         lines = []
         for name, table in tables.items():
-            rows = [f"{bare_key(k)} = {written(v)}" for k, v in table.items() if v is not None]  # TOML has no null
+            rows = [f"{bare_key(k)} = {to_toml(v)}" for k, v in table.items() if v is not None]  # TOML has no null
             lines += ["", f"[{name}]", *rows] if rows else []
         return "\n".join(lines[1:]) + "\n"
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> Job:
-    """The job in a file, with `table.key=value` overrides; relative data paths are beside the file."""
-    return parse(read(path, overrides), path.resolve().parent)
-
-
-def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The file with its overrides, not yet checked."""
+def read_job_file(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
+    """Read the file with its overrides; nothing is checked yet."""
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"need a job file, cannot read {path}: {error.strerror}") from None
+        raise InputError(f"Cannot read the job file {path}: {error.strerror}.") from None
     except ValueError as error:
-        raise InputError(f"need TOML in {path}: {error}") from None
+        raise InputError(f"The job file {path} is not valid TOML: {error}.") from None
     for text in overrides:
         override(tree, text)
     return tree
 
 
-def parse(tree: dict[str, Any], beside: Path) -> Job:
-    """The job that a TOML document describes, or the first thing that is wrong with it."""
-    task = _task(tree)
-    checked = {table: _table(task, table, value) for table, value in tree.items()}
-    job, data, run = (checked.get(table, {}) for table in ("job", "data", "run"))
+def parse(tree: TomlTable, beside: Path) -> Job:
+    """Check a TOML document, and make its job; the first thing that is wrong with it is raised."""
+    task = _find_task(tree)
+    checked = {table: _check_table(task, table, value) for table, value in tree.items()}
+    job, run = checked.get("job", {}), checked.get("run", {})
+    data = cast(DataTable, checked.get("data", {}))
     job.pop("task")
-    job_data.check(task, data)
-    if "min_clients" in run and "min_clients" not in inspect.signature(estimator(task).fit).parameters:
-        raise InputError(f"run.min_clients is not for task {task!r}, which needs every client; leave it out")
-    check_choice(task, job)
+    _data_section.check_data(task, data)
+    accepted = inspect.signature(estimator(task).fit).parameters
+    for key in ("min_clients", "retries"):
+        if key in run and key not in accepted:
+            raise InputError(f"run.{key} is not for task {task!r}, which needs every client; leave it out.")
     if "participation" in job:
-        _participation(job["participation"])
-    privacy, secure = dict(checked.get("privacy", {})), dict(checked.get("secure", {}))
+        _build_participation(job["participation"])
+    privacy, secure = cast(PrivacyTable, checked.get("privacy", {})), cast(SecureTable, checked.get("secure", {}))
     if "privacy" in checked:
         if "budgets" in privacy:
             privacy["budgets"] = str(beside / privacy["budgets"])
-        _privacy(privacy)
+        _build_privacy(privacy)
     if "threshold" in secure and not secure.get("enabled"):
-        raise InputError("secure.threshold needs secure.enabled = true, got none; write it, or leave the threshold out")
+        raise InputError("secure.threshold needs secure.enabled = true; add it, or leave the threshold out.")
     return Job(
         task,
         job,
-        job_data.places(data[TASKS[task].over], beside),
-        job_data.preparation(task, data),
+        _data_section.locate(data[TASKS[task].over], beside),
+        _data_section.read_preparation(task, data),
         run.get("checkpoint_every", 1),
         run.get("min_clients"),
         run.get("transcript", False),
         privacy,
         secure,
-        job_data.held_out(task, job, data, beside),
+        _data_section.locate_held_out(task, job, data, beside),
         run.get("timeout"),
         data.get("table"),
+        run.get("retries"),
     )
 
 
-def _task(tree: Mapping[str, Any]) -> str:
-    """The task, which decides what else can be written."""
+def _find_task(tree: TomlTable) -> str:
+    """Find the task, which decides what else can be written."""
     job = tree.get("job", {})
     if not isinstance(job, dict):
-        raise InputError(f"need [job] to be a table, got {job!r}")
+        raise InputError(f"[job] must be a table, but is {job!r}.")
     task = job.get("task")
     if not isinstance(task, str) or task not in TASKS:
-        hint = nearest(str(task), TASKS) if task else 'write task = "pca" in [job]'
-        raise InputError(f"need a task in job.task, got {task!r}; {hint}")
+        hint = suggest(str(task), TASKS) if task else 'For example, write task = "pca" in [job].'
+        raise InputError(f"job.task must name a task, but is {task!r}. {hint}")
     return task
 
 
-def _table(task: str, table: str, value: Any) -> dict[str, Any]:
+def _check_table(task: str, table: str, value: object) -> TomlTable:
     known = schema(task)
     if table not in known:
-        raise InputError(f"need a known table in the job file, got {table!r}; {nearest(table, known)}")
+        raise InputError(f"The job file has an unknown table {table!r}. {suggest(table, known)}")
     if not isinstance(value, dict):
-        raise InputError(f"need [{table}] to be a table, got {value!r}")
+        raise InputError(f"[{table}] must be a table, but is {value!r}.")
     for key in value if table == "job" else ():
         others = [name for name in TASKS if key not in known["job"] and key in parameters(name)]
         if others:
-            raise InputError(f"job.{key} is not for task {task!r}; leave it out (it is for {', '.join(others)})")
-    return {key: _value(table, key, v, known[table]) for key, v in value.items()}
+            raise InputError(f"job.{key} is not for task {task!r}; leave it out (it is for {', '.join(others)}).")
+    return {key: _value(task, table, key, v, known[table]) for key, v in value.items()}
 
 
-def _value(table: str, key: str, value: Any, known: Mapping[str, tuple[type, ...]]) -> Any:
+def _value(task: str, table: str, key: str, value: object, known: Mapping[str, tuple[type, ...]]) -> Any:
+    """A value as the rest of the program takes it, or a refusal."""
     where = f"{table}.{key}"
     if key not in known:
-        raise InputError(f"need a known key in [{table}], got {key!r}; {nearest(key, known)}")
+        raise InputError(f"[{table}] has no key {key!r}. {suggest(key, known)}")
     kinds = known[key]
     if type(value) is int and float in kinds and int not in kinds:
         value = float(value)
     # The values of job.participation are numbers, and checked by Participation itself.
-    if type(value) not in kinds or (table == "data" and not job_data.items_fit(key, value)):
-        need = _SAYS_OF.get(where) or " or ".join(_SAYS[kind] for kind in kinds if kind in _SAYS)
-        raise InputError(f"need {where} to be {need}, got {value!r}")
-    if where in LEAST and value < LEAST[where]:
-        raise InputError(f"need {where} to be at least {LEAST[where]}, got {value!r}")
+    if type(value) not in kinds or (table == "data" and not _data_section.items_fit(key, value)):
+        allowed = _SAYS_OF.get(where) or " or ".join(_SAYS[kind] for kind in kinds if kind in _SAYS)
+        raise InputError(f"{where} must be {allowed}, but is {value!r}.")
+    if table == "job" and key != "task" and not isinstance(value, dict):
+        row = rows_of(task)[key]
+        writable = tuple(kind for kind in row.kinds if kind is not NoneType)  # TOML has no null
+        problem = replace(row, name=where, kinds=writable).find_problem(value)
+        if problem is not None:
+            raise InputError(problem)
+    if where in LEAST and isinstance(value, int) and value < LEAST[where]:
+        raise InputError(f"{where} must be at least {LEAST[where]}, but is {value!r}.")
     return value
 
 
-def _participation(table: Mapping[str, Any]) -> Participation:
-    """`participation = { fraction = 0.1, scheme = 2 }`, or with count."""
-    from fedspan.core.participation import Participation
-
+def _build_participation(table: TomlTable) -> Participation:
+    """Build it from `participation = { fraction = 0.1, scheme = 2 }`, or with count."""
     for key, value in table.items():
         if key not in ("fraction", "count", "scheme"):
-            hint = nearest(key, ["fraction", "count", "scheme"])
-            raise InputError(f"need a known key in job.participation, got {key!r}; {hint}")
+            hint = suggest(key, ["fraction", "count", "scheme"])
+            raise InputError(f"job.participation has an unknown key {key!r}. {hint}")
         if type(value) not in ((int, float) if key == "fraction" else (int,)):
-            raise InputError(
-                f"need job.participation.{key} to be {'a number' if key == 'fraction' else 'an integer'}, got {value!r}"
-            )
+            kind = "a number" if key == "fraction" else "an integer"
+            raise InputError(f"job.participation.{key} must be {kind}, but is {value!r}.")
     return Participation(**table)
 
 
-def _privacy(table: Mapping[str, Any]) -> RowDP:
-    """[privacy], which is always of the sound kind; the paper's own noise is for Python only."""
-    from fedspan.privacy.request import RowDP
-
+def _build_privacy(table: PrivacyTable) -> RowDP:
+    """Build what [privacy] asks for, which is always of the sound kind; the paper's own noise is for Python only."""
     for key in ("epsilon", "delta"):
         if key not in table:
-            raise InputError(f"need privacy.{key}, got none; leave [privacy] out to run without it")
+            raise InputError(f"privacy.{key} is missing; add it, or leave [privacy] out to run without privacy.")
     try:
         return RowDP(**table)
     except InputError as error:
-        raise InputError(f"[privacy]: {error}") from None
+        raise type(error)(f"[privacy]: {error}") from None

@@ -3,140 +3,157 @@
 from __future__ import annotations
 
 import platform
-import shlex
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
-
-from fedspan import __version__
 from fedspan._files import write_whole
-from fedspan.cli.progress import Progress, count, duration, say, size
+from fedspan._version import __version__
 from fedspan.core.callbacks import chain
 from fedspan.core.checkpoint import Checkpoint
 from fedspan.core.ledger import Ledger, Note
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import FedspanError, InputError
-from fedspan.jobs.folder import RunFolder
-from fedspan.jobs.model import Job, load
-from fedspan.jobs.scores import Watched, keep_scores, load_scores
-from fedspan.jobs.stop import NOTICE, Stop
-from fedspan.jobs.tasks import TASKS, estimator, rounds_of
-from fedspan.reports.report import outcome, render
+from fedspan.jobs._scores import WatchedEngine, keep_scores, load_scores
+from fedspan.jobs._stop import NOTICE, Stop
+from fedspan.jobs.finished import Run
+from fedspan.jobs.folder import RunFolder, nothing_sent
+from fedspan.jobs.tasks import TASKS, AnyModel, rounds_limit, tolerance
+from fedspan.jobs.watching import Outlook, Progress, Silence
+from fedspan.reports.report import write_report
+
+if TYPE_CHECKING:
+    from fedspan.jobs.model import Job
 
 
-def execute(folder: RunFolder, job: Job, console: Console, *, new: bool) -> Any:
-    """Fit, save the model, write the report. Wrong input leaves things as they were: a `new` folder goes again."""
-    with folder.locked():
+def run_in_process(folder: RunFolder, job: Job, progress: Progress | None, *, new: bool) -> Run:
+    """Fit, save the model, write the report.
+
+    A `new` folder is taken back if the run fails before anything is sent; one that is resumed is as it was.
+    """
+    with folder.lock():
         before = folder.ledger.read_bytes() if folder.ledger.exists() else None
         ledger = Ledger(folder.ledger)
         exchanges = ledger.exchanges
         try:
-            model = _fit(folder, job, console, ledger)
+            model = _fit(folder, job, progress, ledger)
             model.save(folder.model)
-            write_report(folder, ledger, model)
+            update_report(folder, job, ledger, model)
         except KeyboardInterrupt:
             where = f"after round {ledger.rounds}" if ledger.rounds else "before the first round was over"
-            raise FedspanError(f"stopped {where}; go on with: {command('resume', folder)}") from None
+            raise FedspanError(f"Stopped {where}; go on with: {folder.command('resume')}") from None
         except Exception as error:
             ledger.close()
-            untouched = ledger.exchanges == exchanges
-            if new and (untouched or (isinstance(error, InputError) and not folder.checkpoint.exists())):
+            if new and nothing_sent(ledger, private=bool(job.privacy)):
                 folder.undo()
-            elif untouched:
+            elif not new and ledger.exchanges == exchanges:
                 _restore(folder, before)
+            elif isinstance(error, InputError):
+                reason = str(error)
+                if not reason.endswith((".", "?", "!")):
+                    reason += "."
+                raise type(error)(
+                    f"{reason} The ledger in {folder.path} says what was sent before; to go on: "
+                    f"{folder.command('resume')}"
+                ) from None
             raise
         finally:
             ledger.close()
-    return model
+    return Run(folder, model, ledger)
 
 
-def announce(folder: RunFolder, console: Console, model: Any) -> None:
-    """How it ended, and where things are."""
-    ledger = model.ledger_
-    say(
-        console,
-        f"done: {count(model.n_rounds_, 'round')}, {outcome(model, ledger)}, {size(ledger.bytes_up)} up, "
-        f"{size(ledger.bytes_down)} down, {duration(ledger.seconds)}",
-    )
-    say(console, f"model:  {folder.model}")
-    say(console, f"report: {folder.report}")
-    if folder.transcript.exists():
-        attack = command("audit", folder)
-        say(console, f"transcript: {folder.transcript}, all that the clients released; to attack it: {attack}")
-
-
-def write_report(folder: RunFolder, ledger: Ledger, model: Any, with_rows: bool = True) -> None:
-    """Replace report.html."""
-    job, scores = folder.job.read_text(encoding="utf-8"), load_scores(folder.scores)
-    write_whole(folder.report, render(job, ledger, model, scores, folder.path, with_rows))
-
-
-def rewrite_report(folder: RunFolder, with_rows: bool = True) -> None:
-    """The report of a complete run, from its files alone."""
+def load_run(folder: RunFolder, job: Job) -> Run:
+    """Read a complete run from its folder."""
     if not folder.model.exists():
-        raise InputError(f"need a complete run, {folder.path} has no model yet; do: {command('resume', folder)}")
+        raise InputError(f"The run in {folder.path} has no model yet; complete it with: {folder.command('resume')}")
     if not folder.ledger.exists():
-        raise InputError(f"need the ledger of the run, {folder.ledger} is not there; restore it")
-    with folder.locked():
-        ledger = Ledger.read(folder.ledger)
-        write_report(folder, ledger, estimator(load(folder.job).task).load(folder.model), with_rows)
+        raise InputError(f"The ledger of the run, {folder.ledger}, is missing; restore it.")
+    return Run(folder, TASKS[job.task].estimator.load(folder.model), Ledger.read(folder.ledger))
 
 
-def command(name: str, folder: RunFolder) -> str:
-    """A command line to copy."""
-    return f"fedspan {name} {shlex.quote(str(folder.path))}"
+def rewrite_report(folder: RunFolder, job: Job, *, with_rows: bool = True) -> None:
+    """Write the report of a complete run again, from its files alone."""
+    with folder.lock():
+        run = load_run(folder, job)
+        update_report(folder, job, run.ledger, run.model, with_rows=with_rows)
 
 
-def versions() -> str:
-    """What computed this."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "scikit-learn"))
-    return f"fedspan {__version__}, {packages}, Python {platform.python_version()}"
+def update_report(folder: RunFolder, job: Job, ledger: Ledger, model: AnyModel, *, with_rows: bool = True) -> None:
+    """Replace report.html."""
+    write_report(folder.report, model, ledger, job.facts(folder), load_scores(folder.scores), with_rows)
 
 
-def _fit(folder: RunFolder, job: Job, console: Console, ledger: Ledger) -> Any:
-    """The fit itself. Its warnings become single lines at once (before a budget is spent), and notes of the ledger."""
+def _fit(folder: RunFolder, job: Job, progress: Progress | None, ledger: Ledger) -> AnyModel:
+    """Fit the job's model; its warnings are shown at once (before a budget is spent), and noted in the ledger."""
     if job.timeout is not None or job.table is not None:
         key = "data.table" if job.timeout is None else "run.timeout"
-        raise InputError(f"{key}: all clients are in this process; it is for federations, leave it out or add --on")
-    ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {versions()}"))
-    checkpoint = Checkpoint(folder.checkpoint, job.checkpoint_every)
-    model = estimator(job.task)(**job.options(), checkpoint=checkpoint)
-    engine = Watched(partial(InProcess, transcript=folder.transcript) if job.transcript else InProcess)
-    model.set_params(engine=engine)
+        raise InputError(f"{key} is for federations, but all clients are in this process; remove it, or add --on.")
+    shown = progress or Silence()
+    ledger.add(Note(f"{datetime.now():%Y-%m-%d %H:%M:%S}, {_versions()}"))
     task = TASKS[job.task]
-    given, options = task.arguments(job.prepared(ledger, engine))
-    if job.min_clients is not None:
-        options["min_clients"] = job.min_clients
-    told: dict[str, None] = {}
-
-    def tell(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        if issubclass(category, UserWarning) and str(message) not in told:
-            told[str(message)] = None
-            say(Console(stderr=True), f"warning: {message}")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = tell
-        stop = Stop(checkpoint, quiet=console.is_terminal)
-        budget = (job.privacy["epsilon"], job.privacy["delta"]) if job.privacy else None
-        progress = Progress(
-            console, ledger, rounds_of(model), getattr(model, "tol", 0.0), task.watch, budget,
+    checkpoint = Checkpoint(folder.checkpoint, job.checkpoint_every)
+    engine = WatchedEngine(partial(InProcess, transcript=folder.transcript) if job.transcript else InProcess)
+    model = task.estimator(**job.options(), checkpoint=checkpoint, engine=engine)
+    given, named = task.arguments(job.prepare(ledger, engine))
+    with _pass_on_warnings(progress) as warned:
+        stop = Stop(checkpoint, quiet=shown.shows_notice)
+        outlook = Outlook(
+            ledger,
+            rounds_limit(model),
+            tolerance(model),
+            task.watch,
+            (job.privacy["epsilon"], job.privacy["delta"]) if job.privacy else None,
             lambda: NOTICE if stop.asked else "",
-        )  # fmt: skip
-        with stop, progress:
-            model.set_params(callback=chain(progress, stop)).fit(*given, **options, ledger=ledger)
-    for text in told:
+        )
+        with stop, shown.follow(outlook) as follow:
+            model.set_params(callback=chain(follow, stop))
+            model.fit(*given, **{**named, **job.answer_options(), "ledger": ledger})
+    for text in warned:
         ledger.add(Note(f"warning: {text}"))
     keep_scores(folder.scores, job, model, engine.data)
     return model
 
 
+@contextmanager
+def _pass_on_warnings(progress: Progress | None) -> Iterator[list[str]]:
+    """Show each warning once, as it comes: by `progress`, or if there is none, as Python shows warnings."""
+    warned: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        show = warnings.showwarning
+
+        def pass_on(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if str(message) in warned:
+                return
+            if progress is None:
+                show(message, category, filename, lineno, file, line)
+            if issubclass(category, UserWarning):
+                warned.append(str(message))
+                (progress or Silence()).warn(str(message))
+
+        warnings.showwarning = pass_on
+        yield warned
+
+
+def _versions() -> str:
+    """Name what computed this."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "scikit-learn"))
+    return f"fedspan {__version__}, {packages}, Python {platform.python_version()}"
+
+
 def _restore(folder: RunFolder, before: bytes | None) -> None:
-    """The ledger as it was: a refused resumption is no part of the run."""
+    """Take a refused resumption out of the ledger: it is no part of the run."""
     if before is None:
         folder.ledger.unlink()
     else:

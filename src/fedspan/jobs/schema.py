@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from fedspan._files import write_whole
+from fedspan.core.participation import Participation
 from fedspan.data.preparation import MISSING
 from fedspan.errors import InputError
-from fedspan.jobs.model import LEAST, Job, schema
-from fedspan.jobs.tasks import TASKS, choices, estimator
-from fedspan.jobs.words import SAYS
+from fedspan.estimators.parameters import Parameter
+from fedspan.jobs._words import SAYS
+from fedspan.jobs.model import LEAST, Job, rows_of, schema
+from fedspan.jobs.tasks import TASKS
+from fedspan.privacy.request import RowDP
+from fedspan.secure.masking import Secure
 
 TITLE = "A fedspan job"
 BESIDE = "job.schema.json"  # a job file that `fedspan new` writes beside it says so to editors
@@ -66,11 +71,11 @@ def write_schema(path: Path) -> None:
         if path.exists() and json.loads(path.read_text(encoding="utf-8")).get("title") != TITLE:
             raise ValueError
     except (ValueError, AttributeError, OSError):
-        raise InputError(f"{path} is there already and is no schema of ours, so it stays; give another --out") from None
+        raise InputError(f"{path} already exists and is not a schema of fedspan; choose another --out.") from None
     try:
         write_whole(path, text())
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; give another --out") from None
+        raise InputError(f"Cannot write {path}: {error.strerror}; choose another --out.") from None
 
 
 def text() -> str:
@@ -89,7 +94,7 @@ def _tables(task: str) -> dict[str, Any]:
     return {
         table: {
             "type": "object",
-            "properties": {key: _value(task, table, key, kinds) for key, kinds in keys.items()},
+            "properties": {key: _describe_value(task, table, key, kinds) for key, kinds in keys.items()},
             "required": needed.get(table, []),
             "additionalProperties": False,
         }
@@ -97,27 +102,45 @@ def _tables(task: str) -> dict[str, Any]:
     }
 
 
-def _value(task: str, table: str, key: str, kinds: tuple[type, ...]) -> dict[str, Any]:
+def _describe_value(task: str, table: str, key: str, kinds: tuple[type, ...]) -> dict[str, Any]:
     """One key: what it says, of which types it is, its least value, its choices, its default."""
-    where, default = f"{table}.{key}", _default(task, table, key)
-    if key == "participation":
-        from fedspan.core.participation import Participation
-
-        inner = {name: _types(_plain(hint)) for name, hint in get_type_hints(Participation).items()}
-        allowed: dict[str, Any] = {"type": "object", "properties": inner, "additionalProperties": False}
-    else:
-        allowed = dict(_OF_DATA.get(key, {}) if table == "data" else {}) or _types(kinds)
-    choice, least = _choices(task, table, key), LEAST.get(where)
+    row = rows_of(task).get(key) if table == "job" else None
+    if row is not None:
+        return _parameter(row)
+    allowed = dict(_OF_DATA.get(key, {}) if table == "data" else {}) or _types(kinds)
+    choice, least, default = _choices(task, table, key), LEAST.get(f"{table}.{key}"), _default(table, key)
     if choice:
         allowed["enum"] = choice
     if least is not None:
         allowed["minimum"] = least
-    says = SAYS[table].get(key) or f"one of {', '.join(choice)}"
-    return {"description": says, **allowed, **({} if default is None else {"default": default})}
+    return {"description": SAYS[table][key], **allowed, **({} if default is None else {"default": default})}
 
 
-def _types(kinds: tuple[type, ...]) -> dict[str, Any]:
+def _parameter(row: Parameter) -> dict[str, Any]:
+    """One parameter of an estimator."""
+    if dict in row.kinds:
+        inner = {name: _types(_plain(hint)) for name, hint in get_type_hints(Participation).items()}
+        allowed: dict[str, Any] = {"type": "object", "properties": inner, "additionalProperties": False}
+    else:
+        allowed = _types(row.kinds, row.choices)
+    bounds = {
+        "minimum": row.least,
+        "exclusiveMinimum": row.above,
+        "maximum": row.most,
+        "exclusiveMaximum": row.below,
+    }
+    allowed |= {name: bound for name, bound in bounds.items() if bound is not None and math.isfinite(bound)}
+    if isinstance(row.default, bool | int | float | str):
+        allowed["default"] = row.default
+    return {"description": row.says, **allowed}
+
+
+def _types(kinds: tuple[type, ...], choices: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Any of those types; a string must be one of the choices, if there are any."""
     found = [dict(_TYPES[kind]) for kind in kinds if kind is not NoneType]
+    for one in found:
+        if one == _STRINGS and choices:
+            one["enum"] = list(choices)
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
@@ -126,12 +149,8 @@ def _plain(hint: Any) -> tuple[type, ...]:
 
 
 def _choices(task: str, table: str, key: str) -> list[str]:
-    from fedspan.privacy.request import RowDP
-
     if (table, key) == ("job", "task"):
         return [task]
-    if table == "job" and key == TASKS[task].choice[0]:
-        return choices(task)
     if (table, key) == ("data", "missing"):
         return list(MISSING)
     if (table, key) == ("privacy", "neighbours"):
@@ -139,14 +158,11 @@ def _choices(task: str, table: str, key: str) -> list[str]:
     return []
 
 
-def _default(task: str, table: str, key: str) -> Any:
+def _default(table: str, key: str) -> bool | int | float | str | None:
     """What holds if the key is left out; None if that is nothing that a file could say."""
-    from fedspan.privacy.request import RowDP
-    from fedspan.secure.masking import Secure
-
     if (table, key) == ("secure", "enabled"):
         return False
-    said_by = {"job": estimator(task), "privacy": RowDP, "secure": Secure}.get(table, Job)
+    said_by = {"privacy": RowDP, "secure": Secure}.get(table, Job)
     given = inspect.signature(said_by).parameters.get(key)
     return given.default if given and isinstance(given.default, bool | int | float | str) else None
 

@@ -1,20 +1,19 @@
 """`fedspan new`: a job file to start from, with every key that the task knows and what it means.
 
-Keys and defaults are read off the estimator's constructor, so that none is missing; the words stand in words.py.
+The keys of [job], their defaults and what they mean come from the table of the estimator's parameters.
 """
 
 from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any
 
-from fedspan.errors import InputError, nearest
-from fedspan.jobs.model import parameters
+from fedspan.errors import InputError, suggest
+from fedspan.estimators.parameters import Parameter
+from fedspan.jobs._toml import to_toml
+from fedspan.jobs.model import rows_of
 from fedspan.jobs.schema import BESIDE
-from fedspan.jobs.tasks import TASKS, choices, estimator
-from fedspan.jobs.toml import written
-from fedspan.jobs.words import SAYS
+from fedspan.jobs.tasks import TASKS, estimator
 
 _ABOUT = {
     "pca": "principal components of all clients' rows together",
@@ -24,16 +23,16 @@ _ABOUT = {
     "classifier": "a classifier of rows that are spread over clients",
     "vertical-classifier": "a classifier of rows whose features are spread over clients",
 }
-_FOR_EXAMPLE: dict[str, Any] = {
-    "local_steps": 4, "bits": 8, "participation": {"fraction": 0.1}, "random_state": 0, "batch_size": 100,
-    "patience": 10, "step": "safe", "clip": 5.0, "cost_limit": 0.3, "class_weight": "balanced", "first_bits": 8,
-}  # fmt: skip
 _FILES = '.csv, .parquet, .feather, .npy, .npz or .svm, beside this file; or a table: { north = "a.csv" }'
 _QUERY = '# Of a database: { clinic = { url = "postgresql://user@host/db", query = "SELECT …" } }, or table = "…"'
 _PREPARED = (
     '# categories = ["sex"]  # columns of words, as features of 0 and 1; the clients agree on the words',
     '# missing = "refuse"  # gaps: or "mean" (over all clients){drop}',
 )
+_ANSWERS = {
+    "min_clients": "# min_clients = 2  # go on if at least so many answer; default: all must",
+    "retries": "# retries = 3  # how often a client that did not answer is asked again",
+}
 _PROTECTION = {
     "privacy": """
 # [privacy]  # differential privacy of single rows; default: none
@@ -50,32 +49,21 @@ _PROTECTION = {
 def write_new(task: str, path: Path | None) -> Path:
     """Write the job file; one that is there stays as it is."""
     if task not in TASKS:
-        raise InputError(f"need a task, got {task!r}; {nearest(task, TASKS)}")
+        raise InputError(f"{task!r} is not a task. {suggest(task, TASKS)}")
     path = path or Path(f"{task}.toml")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(f"#:schema ./{BESIDE}\n" if (path.parent / BESIDE).is_file() else "")
             file.write(text_for(task, path.name))
     except FileExistsError:
-        raise InputError(f"{path} is there already, and is not overwritten; give another PATH") from None
+        raise InputError(f"{path} already exists; choose another path.") from None
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; give another PATH") from None
+        raise InputError(f"Cannot write {path}: {error.strerror}; choose another path.") from None
     return path
 
 
 def text_for(task: str, name: str) -> str:
     """The text of a new job file."""
-    given = inspect.signature(estimator(task)).parameters
-    keys = []
-    for key in parameters(task):
-        if key == "n_components":
-            keys.append(_line(key, 2, SAYS["job"][key]))
-            continue
-        default = given[key].default
-        example = default if default is not None else _FOR_EXAMPLE.get(key)
-        says = SAYS["job"].get(key, "") or " ".join(choices(task))
-        without = "" if default is not None else f"; default: {'drawn' if key == 'random_state' else 'none'}"
-        keys.append("# " + _line(key, example, says + without))
     longer = "gradients of a row's loss that are longer" if TASKS[task].learns_label else "longer rows"
     return "\n".join(
         [
@@ -83,8 +71,8 @@ def text_for(task: str, name: str) -> str:
             f"# Run it with: fedspan run {name}. Lines that begin with # show defaults and examples; take the # off.",
             "",
             "[job]",
-            f"task = {written(task)}",
-            *keys,
+            f"task = {to_toml(task)}",
+            *(_line(row) for row in rows_of(task).values()),
             "",
             "[data]",
             *_data(task),
@@ -92,19 +80,23 @@ def text_for(task: str, name: str) -> str:
             "",
             "[run]",
             "# checkpoint_every = 1  # rounds",
-            *(
-                ["# min_clients = 2  # go on if at least so many answer; default: all must"]
-                if "min_clients" in inspect.signature(estimator(task).fit).parameters
-                else []
-            ),
+            *(line for key, line in _ANSWERS.items() if key in inspect.signature(estimator(task).fit).parameters),
             "# transcript = true  # keep every message, for `fedspan audit`: as secret as the data; default: not kept",
             "",
         ]
     )
 
 
-def _line(key: str, value: Any, says: str) -> str:
-    return f"{key} = {written(value)}  # {says}"
+def _line(row: Parameter) -> str:
+    """A parameter with its default, or with an example of what could be given."""
+    value, says = row.default, row.says
+    if value is None:
+        value = row.example
+        says += " Default: drawn." if row.name == "random_state" else " Default: none."
+    if len(row.choices) > 2:
+        says += f" One of: {' '.join(row.choices)}."
+    line = f"{row.name} = {to_toml(value)}  # {says}"
+    return line if row.name == "n_components" else f"# {line}"
 
 
 def _data(task: str) -> list[str]:

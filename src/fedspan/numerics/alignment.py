@@ -35,7 +35,7 @@ def alignment_accuracy(representations: Sequence[Array], block: int = 1024) -> f
     A tie counts as right, as in the paper (≤); `block` rows of distances are held at a time.
     """
     if len(representations) < 2 or len({R.shape for R in representations}) > 1:
-        raise InputError("need representations of the same entities from at least two views, all of one shape")
+        raise InputError("Alignment needs representations from at least two views, all of the same shape.")
     J, views, right = len(representations[0]), len(representations), 0
     squares = [np.einsum("ij,ij->i", R, R) for R in representations]
     for i, A in enumerate(representations):

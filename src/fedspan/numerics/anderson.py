@@ -11,29 +11,29 @@ import numpy as np
 from fedspan._types import Array
 
 
-def combine(gamma: Array, bases: Array, Z: Array) -> Array:
+def combine_bases(gamma: Array, bases: Array, Z: Array) -> Array:
     """Σ γ_j V_j where V_j spans what bases[j] spans and ZᵀV_j = I (graph coordinates: they do not depend on bases)."""
-    return sum((g * graph(B, Z) for g, B in zip(gamma, bases, strict=True)), np.zeros_like(Z))
+    return sum((g * graph_basis(B, Z) for g, B in zip(gamma, bases, strict=True)), np.zeros_like(Z))
 
 
-def graph(B: Array, Z: Array) -> Array:
+def graph_basis(B: Array, Z: Array) -> Array:
     """The basis V of span(B) with ZᵀV = I."""
     return B @ np.linalg.pinv(Z.T @ B, rcond=1e-8)
 
 
-def anderson(sent: Array, found: Array, Z: Array) -> Array | None:
+def anderson_weights(sent: Array, found: Array, Z: Array) -> Array | None:
     """γ that makes Σ γ_j(Z_j⁺ - Z_j) least, of `sent` and `found` (h, d, k); None if the last residual has doubled.
 
     Least residuals are also those of eigenspaces that nobody asked for. So a step that would descend is reflected: it
     leads back to a saddle, and its mirror image leads away from it.
     """
-    F = np.stack([graph(g, Z) - graph(z, Z) for z, g in zip(sent, found, strict=True)])
+    F = np.stack([graph_basis(g, Z) - graph_basis(z, Z) for z, g in zip(sent, found, strict=True)])
     sizes = np.linalg.norm(F, axis=(1, 2))
     if len(F) > 1 and sizes[-1] > 2 * sizes[-2]:
         return None
     flat = F.reshape(len(F), -1)
     c = np.linalg.lstsq((flat[:-1] - flat[-1]).T, -flat[-1], rcond=1e-8)[0]
     gamma = np.append(c, 1.0 - c.sum())
-    if np.sum((combine(gamma, found, Z) - Z) * F[-1]) < 0:  # F[-1] is along P_Z⊥ Σ Y_i, the way up
+    if np.sum((combine_bases(gamma, found, Z) - Z) * F[-1]) < 0:  # F[-1] is along P_Z⊥ Σ Y_i, the way up
         gamma = np.append(-c, 1.0 + c.sum())
     return gamma

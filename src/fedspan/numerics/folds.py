@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -18,8 +17,9 @@ import scipy.sparse as sp
 
 from fedspan._types import Array
 from fedspan.errors import InputError
+from fedspan.numerics.operators import HeldMatrix
 
-_BLOCK = 1 << 20  # entries of a block of rows
+_FOLD_BLOCK = 1 << 20  # entries of a block of rows
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Prep:
 
 
 @dataclass(frozen=True)
-class Part:
+class RowPart:
     """Some of the rows: their number, their trace, and B or M."""
 
     n: int
@@ -41,7 +41,7 @@ class Part:
     B: Array | None
     M: Array | None
 
-    def leading(self, k: int) -> Array:
+    def leading_factor(self, k: int) -> Array:
         """V√w (d, k) of the k leading eigenpairs of M, zero columns where there are no more."""
         if self.B is not None:
             w, E = scipy.linalg.eigh(self.B @ self.B.T) if self.n else (np.zeros(0), np.zeros((0, 0)))
@@ -78,11 +78,12 @@ class Part:
 class Folded:
     """The rows of one client, prepared; `split` gives one fold to be held out, and the rest."""
 
-    def __init__(self, A: Any, prep: Prep, fold: Array | None = None) -> None:
-        self.A, self.prep, (self.n, self.d) = A, prep, A.shape
+    def __init__(self, A: HeldMatrix, prep: Prep, fold: Array | None = None) -> None:
+        self.A, self.prep = A, prep
+        self.n, self.d = A.shape
         self.fold = np.zeros(self.n, dtype=np.int64) if fold is None else fold
         self.bounds = self._bounds()  # (2, d), or None
-        self.mean = self._mean()  # what was taken off all rows, before they were scaled
+        self.mean = self._mean()  # what was subtracted from all rows, before they were scaled
         F = int(self.fold.max()) + 1
         self.sizes = np.bincount(self.fold, minlength=F)
         self.X = np.vstack(list(self._blocks())) if self.n < self.d else None
@@ -90,25 +91,26 @@ class Folded:
             self.grams, self.sums = np.zeros((F, self.d, self.d)), np.zeros((F, self.d))
             start = 0
             for block in self._blocks():
-                labels, start = self.fold[start : start + len(block)], start + len(block)
+                labels = self.fold[start : start + len(block)]
+                start += len(block)
                 for f in np.unique(labels):
                     part = block[labels == f]
                     self.grams[f] += part.T @ part
                     self.sums[f] += part.sum(axis=0)
 
     @cached_property
-    def whole(self) -> Part:
+    def whole(self) -> RowPart:
         """All rows."""
         return self.split(-1)[0]
 
-    def split(self, f: int) -> tuple[Part, Part]:
+    def split(self, f: int) -> tuple[RowPart, RowPart]:
         """The rows outside fold f, and those in it, both shifted by the mean of the former if that is asked for."""
         if self.X is not None:
             B, C = self.X[self.fold != f], self.X[self.fold == f]
             if self.prep.own and len(B):
                 mu = B.mean(axis=0)
                 B, C = B - mu, C - mu
-            return _of_rows(B), _of_rows(C)
+            return _part_of_rows(B), _part_of_rows(C)
         inside = np.arange(len(self.sizes)) == f
         M, s, n = self.grams[~inside].sum(axis=0), self.sums[~inside].sum(axis=0), int(self.sizes[~inside].sum())
         N, t, k = self.grams[inside].sum(axis=0), self.sums[inside].sum(axis=0), int(self.sizes[inside].sum())
@@ -116,7 +118,7 @@ class Folded:
             mu = s / n  # the rows were shifted by the mean of all of them: this is small, nothing cancels
             M = M - np.outer(s, mu)
             N = N - np.outer(t, mu) - np.outer(mu, t) + k * np.outer(mu, mu)
-        return Part(n, float(np.trace(M)), None, M), Part(k, float(np.trace(N)), None, N)
+        return RowPart(n, float(np.trace(M)), None, M), RowPart(k, float(np.trace(N)), None, N)
 
     def squares(self) -> Array:
         """Σ x² of every column, (d,)."""
@@ -129,7 +131,7 @@ class Folded:
         if not c:
             return None
         if sp.issparse(self.A):
-            raise InputError("clip needs dense rows, got sparse ones (the medians would be 0); leave clip=None")
+            raise InputError("clip needs dense rows, but these are sparse: their medians would be 0. Use clip=None.")
         A = np.asarray(self.A, dtype=np.float64)
         middle = np.median(A, axis=0)
         mad = np.median(np.abs(A - middle), axis=0)
@@ -146,10 +148,10 @@ class Folded:
 
     def _raw(self) -> Iterator[Array]:
         """The rows in dense blocks of float64, clipped."""
-        step = max(1, _BLOCK // self.d)
+        step = max(1, _FOLD_BLOCK // self.d)
         for start in range(0, self.n, step):
             rows = self.A[start : start + step]
-            rows = np.asarray(rows.toarray() if sp.issparse(rows) else rows, dtype=np.float64)
+            rows = np.asarray(rows if isinstance(rows, np.ndarray) else rows.toarray(), dtype=np.float64)
             yield rows if self.bounds is None else np.clip(rows, *self.bounds)
 
     def _blocks(self) -> Iterator[Array]:
@@ -157,21 +159,21 @@ class Folded:
             yield rows - self.mean if self.prep.scale is None else (rows - self.mean) / self.prep.scale
 
 
-def _of_rows(B: Array) -> Part:
-    return Part(len(B), float(np.einsum("ij,ij->", B, B)), B, None)
+def _part_of_rows(B: Array) -> RowPart:
+    return RowPart(len(B), float(np.einsum("ij,ij->", B, B)), B, None)
 
 
-def top(M: Array, r: int) -> Array:
+def top_eigenvectors(M: Array, r: int) -> Array:
     """The r leading eigenvectors of a symmetric matrix, (p, r), the best first."""
     p = len(M)
     return scipy.linalg.eigh(M, subset_by_index=[p - r, p - 1], check_finite=False)[1][:, ::-1]
 
 
-def leading_of_sum(S: Array, q: int) -> tuple[Array, Array]:
+def leading_eigenpairs_of_sum(S: Array, q: int) -> tuple[Array, Array]:
     """(Q, w): the q leading eigenpairs of SSᵀ for S (d, s), through the smaller of its two Gram matrices."""
     d, s = S.shape
     if s >= d:
-        return leading_of(S @ S.T, q)
+        return leading_eigenpairs(S @ S.T, q)
     q = min(q, s)
     w, E = scipy.linalg.eigh(S.T @ S, subset_by_index=[s - q, s - 1])
     w, E = np.maximum(w[::-1], 0.0), E[:, ::-1]
@@ -179,7 +181,7 @@ def leading_of_sum(S: Array, q: int) -> tuple[Array, Array]:
     return Q, w
 
 
-def leading_of(M: Array, q: int) -> tuple[Array, Array]:
+def leading_eigenpairs(M: Array, q: int) -> tuple[Array, Array]:
     """(Q, w): the q leading eigenpairs of a positive semi-definite M."""
     d = len(M)
     w, Q = scipy.linalg.eigh(M, subset_by_index=[d - min(q, d), d - 1])

@@ -14,7 +14,7 @@ from fedspan._types import Array
 from fedspan.numerics.orthonormal import polar
 
 
-def centred(M: Array) -> Array:
+def center_columns(M: Array) -> Array:
     """(I - 11ᵀ/J) M."""
     return M - M.mean(axis=0)
 
@@ -24,15 +24,10 @@ def common_step(M: Array, G: Array | None = None, alpha: float = math.inf, cente
 
     The G before it must itself be centred. Only the sum of the views is needed: their squares are constants.
     """
-    Y = centred(M) if center else M
+    Y = center_columns(M) if center else M
     if G is not None and alpha < math.inf:
         Y = Y + G / alpha  # (15)
     return polar(Y)  # (16)
-
-
-def maxvar_cost(M: Array, G: Array, squares: float, views: int) -> float:
-    """Σ ½‖M_i - G‖², the cost (7a), from the sum M and `squares` = Σ ‖M_i‖²."""
-    return 0.5 * (squares + views * float(np.sum(G * G))) - float(np.sum(M * G))
 
 
 def projected_residual(M: Array, G: Array, views: int) -> float:

@@ -1,28 +1,43 @@
 """What a client can do with its rows without copying them: sums, squares, and products with their Gram matrix.
 
-Notation: A (n, d) the rows, μ (d,) the mean that is taken off, s (d,) the scale that is divided by (None: neither),
+Notation: A (n, d) the rows, μ (d,) the mean to subtract, s (d,) the scale to divide by (None: it is left out),
 B = (A - 1μᵀ) diag(1/s), M = BᵀB. B is never formed: dense rows (in memory or memory-mapped, of any numeric dtype)
 are shifted in blocks that stay in the cache, sparse ones by rank-one corrections. Rows that are not in memory at all
-(they have `batches()`) are read once for every sum or product, batch by batch. With a bound C on the norm of a row,
-each row of B is shortened to it: row i is multiplied by w_i = min(1, C/‖b_i‖) (w is computed once per μ).
+(`RowBatches`) are read once for every sum or product, batch by batch. With a bound C on the norm of a row, each row of
+B is shortened to it: row i is multiplied by w_i = min(1, C/‖b_i‖) (w is computed once per μ).
 """
 
 from __future__ import annotations
 
 import mmap
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedspan._types import Array
 
-_BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fits a cache
+_ROW_BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fits a cache
 _GRAM_BLOCK = 1 << 19, 1 << 22  # for Gram matrices: as large as the matrix, but from 4 to 32 MB: BLAS-3 at its speed
-
-
 _KEPT_GRAM = 1 << 24  # entries of a Gram matrix that spares reading the rows again: 128 MB
+
+
+class RowBatches(ABC):
+    """Rows that are not in memory: a matrix that can be read from its first row to its last, again and again."""
+
+    shape: tuple[int, int]
+    ndim: ClassVar[int] = 2
+    dtype: ClassVar[np.dtype[np.float64]] = np.dtype(np.float64)
+
+    @abstractmethod
+    def batches(self) -> Iterator[Array]:
+        """All rows in order, some at a time."""
+
+
+HeldMatrix: TypeAlias = Array | sp.sparray | sp.spmatrix  # rows in memory (or mapped into it), dense or sparse
+Matrix: TypeAlias = HeldMatrix | RowBatches  # the rows of a client
 
 
 def prefers_gram(n: int, d: int, columns: int, batched: bool = False) -> bool:
@@ -36,7 +51,7 @@ def prefers_gram(n: int, d: int, columns: int, batched: bool = False) -> bool:
     return n > d and n * d * d + 5 * d * d * columns < 11 * n * d * columns
 
 
-def _canonical(A: Any) -> Any:
+def _to_canonical(A: sp.sparray) -> sp.csr_array:
     """Sparse rows in float64 (products of small integers would wrap around), each entry stored once."""
     B = A.tocsr().astype(np.float64, copy=False)
     if not B.has_canonical_format:
@@ -45,22 +60,22 @@ def _canonical(A: Any) -> Any:
     return B
 
 
-def _mapping(A: Any) -> mmap.mmap | None:
-    """The memory map under C-ordered rows, if there is one and the system can be told to forget its pages."""
-    whole = isinstance(A, np.memmap) and A.flags.c_contiguous and hasattr(mmap, "MADV_DONTNEED")
-    under = getattr(A, "_mmap", None) if whole and A.mode == "r" else None
+def _find_map(A: np.memmap[tuple[int, ...], np.dtype[np.generic]]) -> mmap.mmap | None:
+    """The memory map under C-ordered rows, if the system can be told to forget its pages."""
+    forgets = A.flags.c_contiguous and A.mode == "r" and hasattr(mmap, "MADV_DONTNEED")
+    under = getattr(A, "_mmap", None) if forgets else None
     return under if isinstance(under, mmap.mmap) else None
 
 
 class Rows:
     """The rows of one client: sums, squares, products with M and M itself, for a given shift and scale."""
 
-    def __init__(self, A: Any, row_norm: float = np.inf) -> None:
-        self.A = _canonical(A) if sp.issparse(A) else A
+    def __init__(self, A: Matrix, row_norm: float = np.inf) -> None:
         self.n, self.d = A.shape
-        self.sparse, self.batched = sp.issparse(A), hasattr(A, "batches")
+        self.sparse, self.batched = sp.issparse(A), isinstance(A, RowBatches)
+        self.A: Any = _to_canonical(A) if self.sparse else A  # dense, sparse or batched: the two flags tell
         self.row_norm = row_norm
-        self._map = _mapping(self.A)
+        self._map = _find_map(A) if isinstance(A, np.memmap) else None
         self._origin = np.frombuffer(self._map, dtype=np.uint8).ctypes.data if self._map else 0
         self._gram: tuple[Array | None, Array | None, Array] | None = None
 
@@ -86,16 +101,15 @@ class Rows:
             return
         for start in range(0, self.n, step):
             yield self.A[start : start + step]
-            self._forget(start, start + step)
+            if self._map is not None:
+                self._forget(self._map, start, start + step)
 
-    def _forget(self, start: int, stop: int) -> None:
+    def _forget(self, pages: mmap.mmap, start: int, stop: int) -> None:
         """Hand the pages of memory-mapped rows back, so that a file larger than memory is read, not gathered."""
-        if self._map is None:
-            return
         stride, first = self.A.strides[0], self.A.ctypes.data - self._origin
         page = mmap.ALLOCATIONGRANULARITY
         low, high = (first + start * stride) // page * page, first + min(stop, self.n) * stride
-        self._map.madvise(mmap.MADV_DONTNEED, low, high - low)
+        pages.madvise(mmap.MADV_DONTNEED, low, high - low)
 
     def _shrink(self, norms: Array) -> Array:
         """w for rows of those norms."""
@@ -108,11 +122,11 @@ class Rows:
             squares = np.maximum(squares - 2 * (self.A @ mu) + mu @ mu, 0.0)
         return self._shrink(np.sqrt(squares))
 
-    def longer(self) -> int:
+    def count_longer(self) -> int:
         """How many rows are longer than the bound."""
         if self.sparse:
             return int(np.sum(self._weights(None) < 1))
-        parts = (np.asarray(rows, dtype=np.float64) for rows in self._raw(max(1, _BLOCK // self.d)))
+        parts = (np.asarray(rows, dtype=np.float64) for rows in self._raw(max(1, _ROW_BLOCK // self.d)))
         return sum(int(np.count_nonzero(np.einsum("ij,ij->i", p, p) > self.row_norm**2)) for p in parts)
 
     def sums(self) -> Array:
@@ -122,11 +136,11 @@ class Rows:
         if self.sparse:
             return np.asarray(self.A.sum(axis=0, dtype=np.float64)).ravel()
         total = np.zeros(self.d)
-        for block in self._blocks(None, _BLOCK):
+        for block in self._blocks(None, _ROW_BLOCK):
             total += block.sum(axis=0)
         return total
 
-    def not_finite(self) -> tuple[int, int, int]:
+    def count_not_finite(self) -> tuple[int, int, int]:
         """How many entries are NaN or infinite, in how many rows, and the first such column."""
         if self.sparse:
             bad = sp.coo_array(self.A)
@@ -134,13 +148,11 @@ class Rows:
             rows, columns = bad.row[at], bad.col[at]
             return len(rows), len(np.unique(rows)), int(columns.min()) if len(columns) else -1
         values, count, by_column = 0, 0, np.zeros(self.d, dtype=bool)
-        for block in self._raw(max(1, _BLOCK // self.d)):
+        for block in self._raw(max(1, _ROW_BLOCK // self.d)):
             odd = ~np.isfinite(block)
-            values, count, by_column = (
-                values + int(odd.sum()),
-                count + int(odd.any(axis=1).sum()),
-                by_column | odd.any(axis=0),
-            )
+            values += int(odd.sum())
+            count += int(odd.any(axis=1).sum())
+            by_column |= odd.any(axis=0)
         return values, count, int(by_column.argmax()) if values else -1
 
     def squares(self, mu: Array | None) -> Array:
@@ -153,7 +165,7 @@ class Rows:
             off = np.bincount(at, weights=of_entry * (self.A.data - shift[at]) ** 2, minlength=self.d)
             return off + (w2.sum() - filled) * shift**2
         total = np.zeros(self.d)
-        for block in self._blocks(mu, _BLOCK):
+        for block in self._blocks(mu, _ROW_BLOCK):
             total += np.einsum("ij,ij->j", block, block)
         return total
 
@@ -171,7 +183,7 @@ class Rows:
                 out -= np.outer(mu, BW.sum(axis=0))
         else:
             out = np.zeros((self.d, V.shape[1]))
-            for block in self._blocks(mu, _BLOCK):
+            for block in self._blocks(mu, _ROW_BLOCK):
                 out += block.T @ (block @ W)
         return out if s is None else out / s[:, None]
 

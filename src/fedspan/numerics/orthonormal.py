@@ -8,7 +8,7 @@ import scipy.linalg
 from fedspan._types import Array
 
 
-def orthonormal(Y: Array) -> Array:
+def orthonormalize(Y: Array) -> Array:
     """The Q of a QR factorisation whose R has a positive diagonal: the same basis whatever the library's signs."""
     Q, R = np.linalg.qr(Y)
     return Q * np.where(np.diagonal(R) < 0, -1.0, 1.0)
@@ -22,10 +22,10 @@ def polar(Y: Array) -> Array:
 
 def random_orthonormal(rng: np.random.Generator, d: int, k: int) -> Array:
     """k random orthonormal columns, from entries uniform in [-1, 1] (FAPS, section 5.2)."""
-    return orthonormal(rng.uniform(-1.0, 1.0, size=(d, k)))
+    return orthonormalize(rng.uniform(-1.0, 1.0, size=(d, k)))
 
 
-def with_signs(components: Array) -> Array:
+def fix_signs(components: Array) -> Array:
     """Rows with their largest entry by absolute value positive, as scikit-learn's svd_flip decides for PCA."""
     at = np.argmax(np.abs(components), axis=1)
     signs = np.sign(components[np.arange(len(components)), at])

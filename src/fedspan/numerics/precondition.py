@@ -13,7 +13,7 @@ import numpy as np
 from fedspan._types import Array
 
 
-def low_rank(factors: Iterable[Array], most: int) -> tuple[Array, Array]:
+def low_rank_sum(factors: Iterable[Array], most: int) -> tuple[Array, Array]:
     """(P, λ), the leading first, of Σ F Fᵀ over factors F (d, p), cut to `most` columns after each."""
     P, s = np.zeros((0, 0)), np.zeros(0)
     for F in factors:
@@ -24,9 +24,11 @@ def low_rank(factors: Iterable[Array], most: int) -> tuple[Array, Array]:
     return P, s**2
 
 
-def low_rank_at_once(factors: Iterable[Array]) -> tuple[Array, Array]:
-    """The same without a cut, through the small matrix FᵀF of all columns together: directions of less than 1e-8 of the
-    largest λ are left out, which the squares could not tell from rounding errors."""
+def low_rank_sum_at_once(factors: Iterable[Array]) -> tuple[Array, Array]:
+    """The same without a cut, through the small matrix FᵀF of all columns together.
+
+    Directions of less than 1e-8 of the largest λ are left out: in the squares they are lost in rounding errors.
+    """
     F = np.hstack(list(factors))
     lam, V = np.linalg.eigh(F.T @ F)
     kept = np.flatnonzero(lam > 1e-8 * lam[-1])[::-1]

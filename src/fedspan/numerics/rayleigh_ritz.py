@@ -31,7 +31,7 @@ def rayleigh_ritz(Q: Array, AQ: Array, k: int) -> Ritz:
     return Ritz(theta, S, R - Q @ (Q.T @ R))
 
 
-def appended(rows: Array, more: Array, room: int) -> Array:
+def append_rows(rows: Array, more: Array, room: int) -> Array:
     """`rows` with `more` rows behind them, in a buffer with room for `room`, of which `rows` may already be a part.
 
     Then nothing is copied; and the rows themselves are not touched, so an older view of the buffer stays what it was.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedspan._types import Array
-from fedspan.numerics.orthonormal import orthonormal, polar
+from fedspan.numerics.orthonormal import orthonormalize, polar
 from fedspan.numerics.procrustes import procrustes
 
 
@@ -36,7 +36,7 @@ def lift(V: Array, U: Array) -> Array:
     return tangent(V, U)
 
 
-def distance(V: Array, U: Array) -> float:
+def tangent_distance(V: Array, U: Array) -> float:
     """d(V, U) = ‖P_{T_V}(U)‖_F, the distance of the paper's prior; it sees a rotation of U that is not symmetric."""
     return float(np.linalg.norm(lift(V, U)))
 
@@ -48,7 +48,7 @@ def span_distance(V: Array, U: Array) -> float:
 
 def random_point(rng: np.random.Generator, d: int, r: int) -> Array:
     """A point of St(d, r), uniformly distributed."""
-    return orthonormal(rng.normal(size=(d, r)))
+    return orthonormalize(rng.normal(size=(d, r)))
 
 
 def align(U: Array, V: Array) -> Array:

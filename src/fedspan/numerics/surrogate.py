@@ -23,10 +23,10 @@ from fedspan._types import Array
 from fedspan.errors import InputError
 
 _EPS = float(np.finfo(np.float64).eps)
-_TINY = float(np.finfo(np.float64).tiny)
+_SMALLEST = float(np.finfo(np.float64).tiny)
 CERTIFIED = 1e-9  # a relative duality gap up to this is a solution
 _AIM = 1e-10  # what is tried for
-_STEPS = 500  # Newton steps at most; a dozen is usual
+_NEWTON_STEPS = 500  # Newton steps at most; a dozen is usual
 _FLAT = 1e-200  # curvature below which the dual is a plane
 _HALVINGS = 40  # of a step that leads away
 _MARGINS = (0.0, 2.0, 8.0, 64.0, 512.0)  # how far inside its limits ω is sought, in roundings
@@ -46,12 +46,12 @@ class Surrogate:
         return self.constant + self.linear @ omega + self.curvature * (omega @ omega)
 
 
-def nothing(M: int, d: int) -> Surrogate:
+def zero_surrogate(M: int, d: int) -> Surrogate:
     """F̄⁽⁰⁾ = 0."""
     return Surrogate(np.zeros(M + 1), np.zeros((M + 1, d)), np.zeros(M + 1))
 
 
-def blend(old: Surrogate, rho: float, values: Array, slopes: Array, omega: Array, tau: Array) -> Surrogate:
+def blend_surrogate(old: Surrogate, rho: float, values: Array, slopes: Array, omega: Array, tau: Array) -> Surrogate:
     """(1-ρ) F̄ + ρ f̄ with f̄(ω') = values + slopes·(ω'-ω) + τ‖ω'-ω‖²: (3), (14), (16), (25) with (7), (15), (19), (27).
 
     An objective that is ‖ω‖² itself is kept exactly by value ‖ω‖², slope 2ω and τ = 1.
@@ -80,7 +80,7 @@ class Minimum:
     @property
     def relative_gap(self) -> float:
         """The gap over the larger of the two values."""
-        return self.gap / max(abs(self.primal), abs(self.dual), _TINY) if self.gap else 0.0
+        return self.gap / max(abs(self.primal), abs(self.dual), _SMALLEST) if self.gap else 0.0
 
     @property
     def certified(self) -> bool:
@@ -132,20 +132,20 @@ def _minimiser(F: Surrogate, nu: Array) -> Array:
     return omega
 
 
-def _sizes(F: Surrogate, omega: Array) -> Array:
+def _term_sizes(F: Surrogate, omega: Array) -> Array:
     """(M+1,) the size of what each function's value at ω is a sum of."""
     return np.abs(F.constant) + np.linalg.norm(F.linear, axis=1) * np.linalg.norm(omega) + F.curvature * (omega @ omega)
 
 
 def _roundings(F: Surrogate, omega: Array) -> Array:
     """(M+1,) how far the computed values at ω may be off: d terms are added, and their errors add up like a walk."""
-    return _EPS * (4 + np.sqrt(len(omega)) / 8) * _sizes(F, omega)
+    return _EPS * (4 + np.sqrt(len(omega)) / 8) * _term_sizes(F, omega)
 
 
 def _snap(F: Surrogate, c: float, nu: Array) -> Array:
     """Multipliers at the ends of their box, exactly, where the constraint is clearly kept or clearly broken."""
     omega = _minimiser(F, nu)
-    values, sizes = F(omega)[1:], _sizes(F, omega)[1:]
+    values, sizes = F(omega)[1:], _term_sizes(F, omega)[1:]
     return np.where(values < -_CLEAR * sizes, 0.0, np.where(values > _CLEAR * sizes, c, nu))
 
 
@@ -230,7 +230,7 @@ class _Dual:
 def _maximise_dual(G: Array, k: Array, q: Array, c: Array) -> Array:
     """The ν in [0, c] that maximises the dual: a Newton method with projection (Bertsekas 1982)."""
     dual = _Dual(G, k, q, np.zeros(len(c)))
-    for _ in range(_STEPS):
+    for _ in range(_NEWTON_STEPS):
         nu, F = dual.nu, dual.slope
         free = ~(((nu <= 0) & (F < 0)) | ((nu >= c) & (F > 0)))
         if (np.abs(F[free]) <= 8 * _EPS * dual.sizes[free]).all():

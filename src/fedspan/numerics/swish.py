@@ -8,12 +8,12 @@ biases, as in the paper. Products are taken in the precision of the rows: float3
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedspan._types import Array
+from fedspan.numerics.operators import HeldMatrix
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Swish:
         head = self.hidden * self.classes
         return omega[:head].reshape(self.hidden, self.classes), omega[head:].reshape(-1, self.hidden)
 
-    def proba(self, omega: Array, X: Any) -> Array:
+    def proba(self, omega: Array, X: HeldMatrix) -> Array:
         """Q, (n, L)."""
         W0, W1 = self.split(omega)
-        rows = floats(X)
+        rows = to_floats(X)
         return softmax(swish(rows @ W1.astype(rows.dtype))[0] @ W0)
 
 
-def floats(X: Any) -> Any:
+def to_floats(X: HeldMatrix) -> HeldMatrix:
     """The rows as floating-point numbers: float32 stays, everything else becomes float64; sparse rows stay sparse."""
     dtype = np.float32 if X.dtype == np.float32 else np.float64
     return X.astype(dtype, copy=False) if sp.issparse(X) else np.asarray(X, dtype=dtype)
@@ -65,7 +65,7 @@ def softmax(O: Array) -> Array:  # noqa: E741 - the outputs
     return Q
 
 
-def cross_entropy(H: Array, W0: Array, y: Array, weight: Array | None) -> tuple[Array, Array, Array, Array]:
+def losses_and_slopes(H: Array, W0: Array, y: Array, weight: Array | None) -> tuple[Array, Array, Array, Array]:
     """From the pre-activations H: the losses (n,), their slopes in the outputs (n, L), S(H), and those in H (n, J)."""
     S, dS = swish(H)
     W0 = W0.astype(S.dtype, copy=False)
@@ -86,13 +86,16 @@ def losses(O: Array, y: Array, weight: Array | None) -> tuple[Array, Array]:  # 
     return loss if weight is None else loss * weight, Q
 
 
-def gradient(X: Any, S: Array, E: Array, D: Array) -> Array:
+def gradient(X: HeldMatrix, S: Array, E: Array, D: Array) -> Array:
     """Σ over the rows of ∇ω: ā for W0, b̄ for W1 (below (31))."""
     return np.concatenate([(S.T @ E).ravel(), np.asarray(X.T @ D).ravel()]).astype(np.float64, copy=False)
 
 
-def gradient_norms(X: Any, S: Array, E: Array, D: Array) -> Array:
+def gradient_norms(X: HeldMatrix, S: Array, E: Array, D: Array) -> Array:
     """‖∇ω‖ of every row by itself, (n,): both parts have rank one, so no gradient need be formed."""
-    squares = np.asarray(X.multiply(X).sum(axis=1)).ravel() if sp.issparse(X) else np.einsum("ij,ij->i", X, X)
+    if isinstance(X, np.ndarray):
+        squares = np.einsum("ij,ij->i", X, X)
+    else:
+        squares = np.asarray(X.multiply(X).sum(axis=1)).ravel()
     head = np.einsum("ij,ij->i", S, S) * np.einsum("ij,ij->i", E, E)
     return np.sqrt(head + np.einsum("ij,ij->i", D, D) * squares)

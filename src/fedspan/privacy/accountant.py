@@ -17,24 +17,24 @@ from fedspan.errors import InputError, MissingExtraError
 Releases = Mapping[tuple[float, float], int]  # (z, q) → how many of them
 
 
-def _library() -> Any:
+def _dp_library() -> Any:
     try:
         import dp_accounting
         from dp_accounting import pld
     except ImportError:
-        raise MissingExtraError("differential privacy", "privacy") from None
+        raise MissingExtraError("Differential privacy", "privacy") from None
     return dp_accounting, pld
 
 
 def _event(z: float, q: float) -> Any:
-    dp, _ = _library()
+    dp, _ = _dp_library()
     return dp.GaussianDpEvent(z) if q == 1 else dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(z))
 
 
 def epsilon(releases: Releases, delta: float) -> float:
     """An upper bound on the ε of all these releases together, at that δ: 0 for none, infinite without noise."""
     if not 0 < delta < 1:
-        raise InputError(f"need delta between 0 and 1, got {delta!r}")
+        raise InputError(f"delta must be between 0 and 1, but is {delta!r}.")
     if any(z <= 0 for z, _ in releases):
         return math.inf
     whole = sum(times / z**2 for (z, q), times in releases.items() if q == 1)
@@ -43,7 +43,7 @@ def epsilon(releases: Releases, delta: float) -> float:
         return 0.0
     if whole > 100**2:
         return math.inf  # ε above 5000 is no protection, and the tables of such a loss would not fit into memory
-    _, pld = _library()
+    _, pld = _dp_library()
     accountant = pld.PLDAccountant(value_discretization_interval=1e-3 * max(1.0, whole))
     if whole:
         accountant.compose(_event(1 / math.sqrt(whole), 1.0))
@@ -67,7 +67,7 @@ def gaussian_mu(eps: float, delta: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def multiplier(eps: float, delta: float, times: int = 1, q: float = 1.0) -> float:
+def noise_multiplier(eps: float, delta: float, times: int = 1, q: float = 1.0) -> float:
     """The least z with which `times` releases are (ε, δ)-private together, as the library certifies it."""
     if q == 1:
         z = math.sqrt(times) / gaussian_mu(eps, delta) * (1 + 1e-6)

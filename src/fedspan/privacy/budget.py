@@ -14,11 +14,28 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from fedspan._files import write_whole
 from fedspan.errors import InputError, PrivacyError
 from fedspan.privacy.accountant import epsilon
+
+
+class _Spent(TypedDict):
+    """One release."""
+
+    task: str
+    noise: float
+    sampled: float
+    when: str
+
+
+class _Account(TypedDict):
+    """The file's contents."""
+
+    epsilon: float
+    delta: float
+    spent: list[_Spent]
 
 
 class Budget:
@@ -32,20 +49,22 @@ class Budget:
     def grant(cls, path: str | os.PathLike[str], epsilon: float, delta: float) -> Budget:
         """Make the file, or raise what an existing one allows; what was spent stays."""
         if not epsilon > 0 or not 0 < delta < 1:
-            raise InputError(f"need epsilon above 0 and delta between 0 and 1, got {epsilon!r} and {delta!r}")
+            raise InputError(
+                f"epsilon must be above 0 and delta between 0 and 1, but they are {epsilon!r} and {delta!r}."
+            )
         spent = cls(path)._read()["spent"] if Path(path).exists() else []
-        _write(Path(path), {"epsilon": float(epsilon), "delta": float(delta), "spent": spent})
+        _write_account(Path(path), {"epsilon": float(epsilon), "delta": float(delta), "spent": spent})
         return cls(path)
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> _Account:
         try:
             tree = json.loads(self.path.read_text(encoding="utf-8"))
             [(float(s["noise"]), float(s["sampled"])) for s in tree["spent"]]
             return {"epsilon": float(tree["epsilon"]), "delta": float(tree["delta"]), "spent": list(tree["spent"])}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise PrivacyError(
-                f"need a privacy budget in {self.path}, cannot read one ({type(error).__name__}); its owner makes it "
-                "with fedspan.privacy.budget.Budget.grant(path, epsilon, delta)"
+                f"Cannot read a privacy budget in {self.path} ({type(error).__name__}). Its owner writes it with "
+                "fedspan.privacy.budget.Budget.grant(path, epsilon, delta)."
             ) from None
 
     @property
@@ -58,43 +77,43 @@ class Budget:
     def spent(self) -> float:
         """The ε spent so far, at the file's δ."""
         tree = self._read()
-        return epsilon(_counts(tree["spent"]), tree["delta"])
+        return epsilon(_count_releases(tree["spent"]), tree["delta"])
 
     def affords(self, planned: Iterable[tuple[str, float, float, int]]) -> None:
         """Refuse a run whose releases (task, noise, sampled, how often) would exceed the budget, before it begins."""
         tree = self._read()
-        after = _counts(tree["spent"])
+        after = _count_releases(tree["spent"])
         for _, noise, sampled, times in planned:
             after[noise, sampled] += times
         needed = epsilon(after, tree["delta"])
         if needed > tree["epsilon"] * (1 + 1e-6):
             raise PrivacyError(
-                f"the run would exceed this site's privacy budget: epsilon {needed:.4g} of {tree['epsilon']:.4g} at "
-                f"delta {tree['delta']:g}, of which {self.spent:.4g} is spent; ask for a smaller epsilon"
+                f"The run would exceed this site's privacy budget: epsilon {needed:.4g} of {tree['epsilon']:.4g} at "
+                f"delta {tree['delta']:g}, of which {self.spent:.4g} is spent. Ask for a smaller epsilon."
             )
 
     def charge(self, task: str, noise: float, sampled: float = 1.0) -> None:
         """Write the release down; if it would exceed the budget, refuse it and write nothing."""
         tree = self._read()
-        entry = {
+        entry: _Spent = {
             "task": task,
             "noise": noise,
             "sampled": sampled,
             "when": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        after = epsilon(_counts([*tree["spent"], entry]), tree["delta"])
+        after = epsilon(_count_releases([*tree["spent"], entry]), tree["delta"])
         if after > tree["epsilon"] * (1 + 1e-6):
             raise PrivacyError(
                 f"{task!r} would exceed the privacy budget in {self.path.name}: epsilon {after:.4g} of "
-                f"{tree['epsilon']:.4g} at delta {tree['delta']:g}; nothing was sent"
+                f"{tree['epsilon']:.4g} at delta {tree['delta']:g}. Nothing was sent."
             )
-        _write(self.path, {**tree, "spent": [*tree["spent"], entry]})
+        _write_account(self.path, {**tree, "spent": [*tree["spent"], entry]})
 
 
-def _counts(spent: list[dict[str, Any]]) -> Counter[tuple[float, float]]:
+def _count_releases(spent: list[_Spent]) -> Counter[tuple[float, float]]:
     return Counter((float(s["noise"]), float(s["sampled"])) for s in spent)
 
 
-def _write(path: Path, tree: dict[str, Any]) -> None:
+def _write_account(path: Path, tree: _Account) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(tree, indent=1))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
-from fedspan._types import Array, Arrays
-from fedspan.core.protocol import Task
-from fedspan.core.rng import Streams
+from fedspan._types import Array, Arrays, Draw
 from fedspan.errors import PrivacyError
 from fedspan.privacy import noise
 from fedspan.privacy.budget import Budget
 from fedspan.privacy.plan import Plan
+from fedspan.privacy.release import Declared
 
 
 class Guard:
@@ -23,29 +22,29 @@ class Guard:
         self.plan, self.budget = plan, budget
         self.released: dict[str, int] = {}
 
-    def protect(self, task: Task, arrays: Arrays, rng: Streams) -> Arrays:
-        """The arrays with their noise, as integers on their grids. Charged before they leave."""
+    def protect(self, task: str, releases: Mapping[str, Declared], arrays: Arrays, rng: Draw) -> Arrays:
+        """The arrays with their noise, as integers on their grids. They are charged before they leave."""
         plan = self.plan
-        if task.name not in plan.noise or set(arrays) != set(plan.noise[task.name]):
-            raise PrivacyError(f"task {task.name!r} is not in the privacy plan as it is; nothing was sent")
-        before = self.released.get(task.name, 0)
-        if before >= plan.limits[task.name]:
+        if task not in plan.noise or set(arrays) != set(plan.noise[task]):
+            raise PrivacyError(f"Task {task!r} is not in the privacy plan as it is, so nothing was sent.")
+        before = self.released.get(task, 0)
+        if before >= plan.limits[task]:
             raise PrivacyError(
-                f"another {task.name!r} would exceed the plan of {plan.limits[task.name]}; nothing was sent"
+                f"Another {task!r} would exceed the plan, which allows {plan.limits[task]}, so nothing was sent."
             )
         if self.budget:
-            self.budget.charge(task.name, plan.multiplier(task.name), plan.sampled[task.name])
-        self.released[task.name] = before + 1
-        return {name: self._noised(task, name, array, rng) for name, array in arrays.items()}
+            self.budget.charge(task, plan.multiplier(task), plan.sampled[task])
+        self.released[task] = before + 1
+        bounds = {name: plan.sensitivity(task, name, releases[name]) for name in arrays}
+        return {name: self._add_noise(task, name, array, bounds[name], rng) for name, array in arrays.items()}
 
-    def _noised(self, task: Task, name: str, x: Array, rng: Streams) -> Array:
-        bound = self.plan.sensitivity(task, name)
-        deviation = self.plan.noise[task.name][name] * noise.widened(bound, x.size) / math.sqrt(self.plan.spread)
+    def _add_noise(self, task: str, name: str, x: Array, bound: float, rng: Draw) -> Array:
+        deviation = self.plan.noise[task][name] * noise.widened(bound, x.size) / math.sqrt(self.plan.spread)
         normal = noise.system_normal(x.size) if self.plan.system else rng(f"noise {name}").normal(size=x.size)
         return noise.on_grid(np.asarray(x, dtype=np.float64), noise.step(bound, x.size), deviation, normal)
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> dict[str, int]:
         return dict(self.released)
 
-    def restore(self, saved: Any) -> None:
+    def restore(self, saved: Mapping[str, int]) -> None:
         self.released = dict(saved)

@@ -18,7 +18,6 @@ import math
 import os
 
 import numpy as np
-from scipy.special import ndtri
 
 from fedspan._types import Array
 
@@ -37,6 +36,8 @@ def widened(sensitivity: float, size: int) -> float:
 
 def system_normal(size: int) -> Array:
     """Standard normal numbers from the operating system's random bytes."""
+    from scipy.special import ndtri  # here, because `fedspan --help` need not wait for scipy
+
     bits = np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
     tail = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54  # in (0, 1/2): the lower tail is exact
     return np.where(bits & np.uint64(1), ndtri(tail), -ndtri(tail))

@@ -10,31 +10,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from fedspan.core.protocol import Ask, Replies, Sensitivity, Task, tasks_of
+from fedspan._types import Array, Arrays
 from fedspan.errors import InputError, PrivacyError
 from fedspan.privacy import noise
-from fedspan.privacy.accountant import multiplier
+from fedspan.privacy.accountant import noise_multiplier
 from fedspan.privacy.budget import Budget
+from fedspan.privacy.release import Declarations, Declared, Release, Sensitivity
 from fedspan.privacy.request import Neighbours, RowDP
-
-
-@dataclass(frozen=True)
-class Release:
-    """One array of one task, how often the run will ask for it, and its share of the budget.
-
-    `sampled` is the probability with which a row is in a release, by a draw that only the client sees.
-    """
-
-    task: str
-    array: str
-    times: int
-    share: float
-    sampled: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,66 +43,68 @@ class Plan:
         """z of a task's arrays together."""
         return 1 / math.sqrt(sum(1 / z**2 for z in self.noise[task].values()))
 
-    def sensitivity(self, task: Task, array: str) -> float:
-        declared = task.releases[array]
+    def sensitivity(self, task: str, array: str, declared: Declared) -> float:
+        """By how much one row can change that array, as the task declares it."""
         if not isinstance(declared, Sensitivity):
-            raise PrivacyError(f"task {task.name!r} releases {array!r} without a known sensitivity; nothing was sent")
+            raise PrivacyError(f"Task {task!r} releases {array!r} without a known sensitivity, so nothing was sent.")
         return declared.bound(self.row_norm, self.neighbours == "replace-one")
 
-    def check(self, ask: Ask, asked: int) -> None:
-        """Before a question is sent: is it in the plan, and not yet asked as often as planned?"""
-        if ask.task not in self.noise:
+    def check(self, task: str, asked: int) -> None:
+        """Refuse, before it is sent, a question that is not in the plan or was asked as often as planned."""
+        if task not in self.noise:
             raise PrivacyError(
-                f"task {ask.task!r} is not in the privacy plan ({', '.join(self.noise)}); nothing was sent"
+                f"Task {task!r} is not in the privacy plan ({', '.join(self.noise)}), so nothing was sent."
             )
-        if asked >= self.limits[ask.task]:
+        if asked >= self.limits[task]:
             raise PrivacyError(
-                f"another {ask.task!r} would exceed the privacy budget: {self.limits[ask.task]} are planned and "
-                f"{asked} were sent (one that a crash cut off counts); start a new run with a budget of its own"
+                f"Another {task!r} would exceed the privacy budget: {self.limits[task]} are planned and {asked} were "
+                "sent (one that a crash cut off counts). Start a new run with a budget of its own."
             )
 
-    def restored(self, ask: Ask, replies: Replies, kind: type) -> Replies:
-        """Integers on the grid, as numbers again."""
-        task = tasks_of(kind)[ask.task]
-
-        def numbers(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return {n: a * noise.step(self.sensitivity(task, n), a.size) for n, a in arrays.items()}
-
-        each = {client: numbers(arrays) for client, arrays in replies.each.items()}
-        return replace(replies, each=each, total=numbers(replies.total))
+    def to_numbers(self, task: str, releases: Mapping[str, Declared], arrays: Arrays) -> dict[str, Array]:
+        """The integers on the grid that a client released, as numbers again."""
+        steps = {name: noise.step(self.sensitivity(task, name, releases[name]), a.size) for name, a in arrays.items()}
+        return {name: array * steps[name] for name, array in arrays.items()}
 
 
-def plan_for(dp: RowDP, kind: type, releases: Iterable[Release], *, spread: int = 1) -> Plan:
+def plan_for(dp: RowDP, declared: Declarations, releases: Iterable[Release], *, spread: int = 1) -> Plan:
     """The noise of every release, so that all of them together are (ε, δ)-private."""
     releases = list(releases)
     sampled = {r.sampled for r in releases if r.sampled != 1}
     if sampled and (len(releases) > 1 or len(sampled) > 1):
-        raise InputError("need one sub-sampled release, or none that is sub-sampled")
+        raise InputError("A plan can have one release of sampled rows and nothing else, or only releases of all rows.")
     q = releases[0].sampled
     if sampled:
         if dp.neighbours != "add-remove":
-            raise InputError("need neighbours='add-remove' for sub-sampled releases, got 'replace-one'")
-        z = {releases[0]: multiplier(dp.epsilon, dp.delta, releases[0].times, q)}
+            raise InputError("Releases of sampled rows need neighbours='add-remove', but it is 'replace-one'.")
+        z = {releases[0]: noise_multiplier(dp.epsilon, dp.delta, releases[0].times, q)}
     else:
-        one = multiplier(dp.epsilon, dp.delta)
+        one = noise_multiplier(dp.epsilon, dp.delta)
         total = sum(r.share for r in releases)
         z = {r: one * math.sqrt(r.times * total / r.share) for r in releases}
-    tasks = tasks_of(kind)
     table: dict[str, dict[str, float]] = {}
     for r in releases:
-        if not isinstance(tasks[r.task].releases[r.array], Sensitivity):
-            raise InputError(f"task {r.task!r} releases {r.array!r} without a known sensitivity: no noise is enough")
+        if not isinstance(declared[r.task][r.array], Sensitivity):
+            raise InputError(
+                f"Task {r.task!r} releases {r.array!r} without a known sensitivity, so no noise is enough."
+            )
         table.setdefault(r.task, {})[r.array] = z[r]
     for name in table:
-        lost = set(tasks[name].releases) - set(table[name])
+        lost = set(declared[name]) - set(table[name])
         if lost:
-            raise InputError(f"task {name!r} also releases {sorted(lost)[0]!r}, which has no noise in the plan")
+            raise InputError(f"Task {name!r} also releases {sorted(lost)[0]!r}, which has no noise in the plan.")
     assert dp.row_norm is not None  # noqa: S101 - RowDP has checked it
     folder = None if dp.budgets is None else os.fspath(dp.budgets)
     return Plan(
-        float(dp.row_norm), dp.neighbours, table, {r.task: r.times for r in releases},
-        {r.task: r.sampled for r in releases}, not dp.simulate, spread, folder,
-    )  # fmt: skip
+        row_norm=float(dp.row_norm),
+        neighbours=dp.neighbours,
+        noise=table,
+        limits={r.task: r.times for r in releases},
+        sampled={r.task: r.sampled for r in releases},
+        system=not dp.simulate,
+        spread=spread,
+        budgets=folder,
+    )
 
 
 def expected_error(deviation: float, d: int, k: int, theta: float, symmetric: bool) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from fedspan.errors import InputError
 
@@ -35,22 +36,24 @@ class RowDP:
     neighbours: Neighbours = "add-remove"
     expect: float | None = None
     simulate: bool = False
-    budgets: Any = None
+    budgets: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        _positive("epsilon", self.epsilon)
-        if not _number(self.delta) or not 0 < self.delta < 1:
-            raise InputError(f"need delta above 0 and below 1, got {self.delta!r}; less than 1 / number of rows")
+        _check_positive("epsilon", self.epsilon)
+        if not _is_number(self.delta) or not 0 < self.delta < 1:
+            raise InputError(
+                f"delta must be above 0 and below 1 (and below 1 / number of rows), but is {self.delta!r}."
+            )
         if self.row_norm is None:
             raise InputError(
-                "need row_norm, a public bound on the norm of a row, got none; reading it from the data would leak: "
-                "take it from what the columns mean, such as sqrt(number of features) for features in [-1, 1]"
+                "RowDP needs row_norm, a public bound on the norm of a row. Reading it from the data would leak: "
+                "take it from what the columns mean, such as sqrt(number of features) for features in [-1, 1]."
             )
-        _positive("row_norm", self.row_norm)
+        _check_positive("row_norm", self.row_norm)
         if self.expect is not None:
-            _positive("expect", self.expect)
+            _check_positive("expect", self.expect)
         if self.neighbours not in ("add-remove", "replace-one"):
-            raise InputError(f"need neighbours to be 'add-remove' or 'replace-one', got {self.neighbours!r}")
+            raise InputError(f"neighbours must be 'add-remove' or 'replace-one', but is {self.neighbours!r}.")
 
 
 @dataclass(frozen=True)
@@ -72,17 +75,18 @@ class PaperDP:
     server_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        _positive("epsilon", self.epsilon)
-        if not _number(self.delta) or not 0 < self.delta < 1:
-            raise InputError(f"need delta above 0 and below 1, got {self.delta!r}")
+        _check_positive("epsilon", self.epsilon)
+        if not _is_number(self.delta) or not 0 < self.delta < 1:
+            raise InputError(f"delta must be above 0 and below 1, but is {self.delta!r}.")
         if self.server_epsilon is not None:
-            _positive("server_epsilon", self.server_epsilon)
+            _check_positive("server_epsilon", self.server_epsilon)
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: float) -> bool:
+    """Whether that is one, whatever the type checker was not asked."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _positive(name: str, value: Any) -> None:
-    if not _number(value) or value <= 0:
-        raise InputError(f"need {name} above 0, got {value!r}")
+def _check_positive(name: str, value: float) -> None:
+    if not _is_number(value) or value <= 0:
+        raise InputError(f"{name} must be above 0, but is {value!r}.")

@@ -1,1 +1,1 @@
-"""The report of a run: one HTML page that needs no network."""
+"""Reports: one HTML page about a run, and its charts; also from Python, with `reports.report.write_report`."""

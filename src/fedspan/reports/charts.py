@@ -1,4 +1,8 @@
-"""Drawings for the report, as SVG text without scripts. Colours are classes, so that light and dark both work."""
+"""Charts as SVG text without scripts: lines, bars, pictures, and the parts that other charts are made of.
+
+Colours are CSS classes, so that a report can be light or dark. A chart for another page, or for a file of its own, is
+`to_standalone(chart)`.
+"""
 
 from __future__ import annotations
 
@@ -6,63 +10,87 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from fedspan.cli.progress import size
+from fedspan.reports.format import format_bytes
 
 W, H = 360, 230  # of a chart; the page scales it, and text of 13 stays above 11 pixels down to 310
-_LEFT, RIGHT, TOP, BOTTOM = 50, 14, 14, 38
-_WIDE = 60  # the left edge where numbers are longer than a power of ten
+RIGHT, TOP, BOTTOM = 14, 14, 38
+_LEFT = 50
+_WIDE_LEFT = 60  # the left edge where numbers are longer than a power of ten
+_BAR = 72  # bars are not wider than this
+_MOST_DOTS = 60  # more would look like a thick line
+
+CHART_STYLE = """
+svg text { fill: var(--soft, #5c6570); font: 13px system-ui, sans-serif; font-variant-numeric: tabular-nums; }
+.grid { stroke: var(--rule, #e1e4e8); } .axis { stroke: var(--soft, #5c6570); }
+.level { stroke: var(--soft, #5c6570); stroke-dasharray: 5 4; }
+.line { fill: none; stroke: var(--blue, #2563b8); stroke-width: 2; stroke-linejoin: round; }
+.dot { fill: var(--blue, #2563b8); stroke: var(--card, #fff); stroke-width: 1.5; } .bar { fill: var(--blue, #2563b8); }
+.line1 { stroke: var(--orange, #b34f08); stroke-dasharray: 7 4; } .dot1 { fill: var(--orange, #b34f08); }
+.line2 { stroke: var(--soft, #5c6570); stroke-dasharray: 2 3; } .dot2 { fill: var(--soft, #5c6570); }
+.halo { paint-order: stroke; stroke: var(--card, #fff); stroke-width: 4px; stroke-linejoin: round; }
+.frame { fill: none; stroke: var(--rule, #e1e4e8); }
+.ring { fill: none; stroke: var(--orange, #b34f08); stroke-width: 2.5; }
+.points { fill: none; stroke-width: 4.5; stroke-linecap: round; stroke-opacity: .55; }
+.p0 { stroke: var(--blue, #2563b8); } .p1 { stroke: var(--orange, #b34f08); } .p2 { stroke: var(--p2, #15803d); }
+.p3 { stroke: var(--p3, #a21caf); } .p4 { stroke: var(--p4, #b91c1c); } .p5 { stroke: var(--p5, #0e7490); }
+.p6 { stroke: var(--p6, #854d0e); } .p7 { stroke: var(--soft, #5c6570); }
+.above { fill: var(--blue, #2563b8); } .below { fill: var(--orange, #b34f08); }
+"""
 
 
-def line_chart(
+def draw_line_chart(
     xs: Sequence[float],
     ys: Sequence[float],
     title: str,
     x_label: str,
-    level: float,
+    level: float = 0.0,
     *,
-    bytes_: bool,
+    in_bytes: bool = False,
     level_name: str = "tol",
 ) -> str:
-    """y (above 0, on a log scale) against x, with a dashed line at `level` if that is above 0."""
-    shown = [*ys, level] if level > 0 else list(ys)
-    low, high = math.floor(math.log10(min(shown))), math.ceil(math.log10(max(shown)))
-    high = max(high, low + 1)
-    x_low, x_high = (0.0, max(xs)) if bytes_ else (min(xs), max(xs))
+    """y (above 0, on a log scale) against x, with a dashed line at `level` if that is above 0.
 
-    def at(x: float, y: float) -> tuple[float, float]:
+    `in_bytes`: x is a number of bytes, and else a number of rounds.
+    """
+    drawn = [*ys, level] if level > 0 else list(ys)
+    low, high = math.floor(math.log10(min(drawn))), math.ceil(math.log10(max(drawn)))
+    high = max(high, low + 1)
+    x_low, x_high = (0.0, max(xs)) if in_bytes else (min(xs), max(xs))
+
+    def place(x: float, y: float) -> tuple[float, float]:
         across = (x - x_low) / ((x_high - x_low) or 1.0)
         up = (math.log10(y) - low) / (high - low)
         return _LEFT + across * (W - _LEFT - RIGHT), H - BOTTOM - up * (H - TOP - BOTTOM)
 
     parts = []
     for power in range(low, high + 1, max(1, math.ceil((high - low) / 6))):
-        _, y = at(x_low, 10.0**power)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{W - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(label(_LEFT - 8, y + 4, f"1e{power}" if power else "1", "end"))
+        _, y = place(x_low, 10.0**power)
+        parts.append(draw_horizontal("grid", _LEFT, y))
+        parts.append(draw_label(_LEFT - 8, y + 4, f"1e{power}" if power else "1", "end"))
     parts += [
-        _below(at(x, 10.0**low)[0], size(x) if bytes_ else f"{x:g}") for x in ticks(x_low, x_high, whole=not bytes_)
+        _draw_tick(place(x, 10.0**low)[0], format_bytes(x) if in_bytes else f"{x:g}")
+        for x in choose_ticks(x_low, x_high, whole=not in_bytes)
     ]
-    parts.append(label((_LEFT + W - RIGHT) / 2, H - 4, x_label, "middle"))
+    parts.append(draw_label((_LEFT + W - RIGHT) / 2, H - 4, x_label, "middle"))
     if level > 0:
-        _, y = at(x_low, level)
-        parts.append(f'<line class="level" x1="{_LEFT}" x2="{W - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(label(_LEFT + 6, y - 6 if y > TOP + 12 else y + 16, f"{level_name} {level:g}", "start"))
-    points = [at(x, y) for x, y in zip(xs, ys, strict=True)]
-    parts.append(f'<polyline class="line" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
-    if len(points) <= 60:  # more would be a thick line
-        for (x, y), value, where in zip(points, ys, xs, strict=True):
-            tip = f"{size(where) if bytes_ else f'round {where:g}'}: {value:.2e}"
-            parts.append(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{tip}</title></circle>')
-    return drawing(W, H, title, parts, "chart")
+        _, y = place(x_low, level)
+        parts.append(draw_horizontal("level", _LEFT, y))
+    points = [place(x, y) for x, y in zip(xs, ys, strict=True)]
+    tips = [f"{format_bytes(x) if in_bytes else f'round {x:g}'}: {value:.2e}" for x, value in zip(xs, ys, strict=True)]
+    parts += _draw_curve(points, tips, "line", "dot")
+    if level > 0:  # over the curve, which may run along the level
+        beside = y - 6 if y > TOP + 12 else y + 16
+        parts.append(draw_label(_LEFT + 6, beside, f"{level_name} {level:g}", "start", kind="halo"))
+    return draw_svg(W, H, title, parts, "chart")
 
 
-def curve_chart(
+def draw_curve_chart(
     xs: Sequence[float],
     curves: Mapping[str, Sequence[float]],
     title: str,
     x_label: str,
     *,
-    bytes_: bool = False,
+    in_bytes: bool = False,
     level: float | None = None,
     names: Sequence[str] = (),
     mark: int | None = None,
@@ -75,87 +103,88 @@ def curve_chart(
     low, high = min(values), max(values)
     pad = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = low - pad, high + pad
-    x_low, x_high = (0.0, max(xs)) if bytes_ else (min(xs), max(xs))
+    x_low, x_high = (0.0, max(xs)) if in_bytes else (min(xs), max(xs))
     top = TOP + (18 if len(curves) > 1 else 0)
 
-    def at(x: float, y: float) -> tuple[float, float]:
+    def place(x: float, y: float) -> tuple[float, float]:
         across, up = (x - x_low) / ((x_high - x_low) or 1.0), (y - low) / (high - low)
-        return _WIDE + across * (W - _WIDE - RIGHT), H - BOTTOM - up * (H - top - BOTTOM)
+        return _WIDE_LEFT + across * (W - _WIDE_LEFT - RIGHT), H - BOTTOM - up * (H - top - BOTTOM)
+
+    def describe_x(x: float) -> str:
+        if names:
+            return ""
+        return f", {format_bytes(x)}" if in_bytes else f", round {x:g}"
 
     parts = []
-    for tick in ticks(low, high, whole=False):
-        y = at(x_low, tick)[1]
-        parts.append(f'<line class="grid" x1="{_WIDE}" x2="{W - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        text = f"{0.0 if abs(tick) < 1e-9 * (high - low) else tick:.4g}"
-        parts.append(label(_WIDE - 8, y + 4, text.replace("e+0", "e").replace("e-0", "e-"), "end"))
-    where = xs if names else ticks(x_low, x_high, whole=not bytes_)
-    texts = list(names) or [size(x) if bytes_ else f"{x:g}" for x in where]
-    parts += [_below(at(x, low)[0], text) for x, text in zip(where, texts, strict=True) if text]
-    parts.append(label((_WIDE + W - RIGHT) / 2, H - 4, x_label, "middle"))
+    for tick in choose_ticks(low, high, whole=False):
+        y = place(x_low, tick)[1]
+        parts.append(draw_horizontal("grid", _WIDE_LEFT, y))
+        parts.append(draw_label(_WIDE_LEFT - 8, y + 4, format_tick(tick, high - low, 4), "end"))
+    if names:
+        marked = list(zip(xs, names, strict=True))
+    else:
+        marked = [
+            (x, format_bytes(x) if in_bytes else f"{x:g}") for x in choose_ticks(x_low, x_high, whole=not in_bytes)
+        ]
+    parts += [_draw_tick(place(x, low)[0], text) for x, text in marked if text]
+    parts.append(draw_label((_WIDE_LEFT + W - RIGHT) / 2, H - 4, x_label, "middle"))
     if level is not None:
-        y = at(x_low, level)[1]
-        parts.append(f'<line class="level" x1="{_WIDE}" x2="{W - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(draw_horizontal("level", _WIDE_LEFT, place(x_low, level)[1]))
     if mark is not None:
-        x = at(xs[mark], low)[0]
+        x = place(xs[mark], low)[0]
         parts.append(f'<line class="level" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{H - BOTTOM}"/>')
     for i, (name, ys) in enumerate(curves.items()):
-        points = [at(x, y) for x, y in zip(xs, ys, strict=True)]
-        parts.append(f'<polyline class="line line{i}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
-        for (x, y), value, place in zip(points, ys, xs, strict=True) if len(points) <= 60 else ():
-            tip = f"{name}{'' if names else f', {size(place)}' if bytes_ else f', round {place:g}'}: {value:.4g}"
-            parts.append(
-                f'<circle class="dot dot{i}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{escape(tip)}</title></circle>'
-            )
-    across = float(_WIDE)
-    for i, name in enumerate(curves if len(curves) > 1 else ()):
-        parts.append(f'<line class="line line{i}" x1="{across:.0f}" x2="{across + 18:.0f}" y1="12" y2="12"/>')
-        parts.append(label(across + 24, 16, name, "start"))
-        across += 40 + 7 * len(name)
-    return drawing(W, H, title, parts, "chart")
+        points = [place(x, y) for x, y in zip(xs, ys, strict=True)]
+        tips = [f"{name}{describe_x(x)}: {value:.4g}" for x, value in zip(xs, ys, strict=True)]
+        parts += _draw_curve(points, tips, f"line line{i}", f"dot dot{i}")
+    if len(curves) > 1:
+        parts += _draw_legend(list(curves))
+    return draw_svg(W, H, title, parts, "chart")
 
 
-def bar_chart(values: Sequence[float], title: str, x_label: str, noun: str = "component") -> str:
+def draw_bar_chart(values: Sequence[float], title: str, x_label: str, noun: str = "component") -> str:
     """Shares from 0 to 1, one bar each, from a common zero."""
-    room = W - _LEFT - RIGHT
-    step = room / len(values)
-    gap = 2.0 if step > 6 else 0.0
-    top = max(values) or 1.0
+    step = (W - _LEFT - RIGHT) / len(values)
+    largest = max(values) or 1.0
     height = H - TOP - BOTTOM - 12
     parts = []
     for i, value in enumerate(values):
-        h = value / top * height
-        x, y = _LEFT + i * step, H - BOTTOM - h
-        tip = f"<title>{noun} {i + 1}: {value:.2%}</title>"
-        parts.append(
-            f'<rect class="bar" x="{x:.1f}" y="{y:.1f}" width="{step - gap:.1f}" height="{h:.1f}">{tip}</rect>'
-        )
+        h = value / largest * height
+        middle, y = _LEFT + (i + 0.5) * step, H - BOTTOM - h
+        parts.append(draw_bar(middle, step, y, h, f"{noun} {i + 1}: {value:.2%}"))
         if len(values) <= 12:
             digits = 3 if step > 36 else 2  # so that two numbers do not touch
-            parts.append(label(x + (step - gap) / 2, y - 5, f"{100 * value:.{digits}g}", "middle"))
-    parts.append(f'<line class="axis" x1="{_LEFT}" x2="{W - RIGHT}" y1="{H - BOTTOM}" y2="{H - BOTTOM}"/>')
+            parts.append(draw_label(middle, y - 5, f"{100 * value:.{digits}g}", "middle"))
+    parts.append(draw_horizontal("axis", _LEFT, H - BOTTOM))
     parts += [
-        label(_LEFT + (number - 0.5) * step - gap / 2, H - BOTTOM + 18, f"{number:g}", "middle")
-        for number in (ticks(1, len(values), whole=True) if len(values) > 1 else [1])
+        draw_label(_LEFT + (number - 0.5) * step, H - BOTTOM + 18, f"{number:g}", "middle")
+        for number in (choose_ticks(1, len(values), whole=True) if len(values) > 1 else [1])
     ]
-    parts.append(label((_LEFT + W - RIGHT) / 2, H - 4, x_label, "middle"))
-    parts.append(label(_LEFT - 8, H - BOTTOM + 4, "0 %", "end"))
-    return drawing(W, H, title, parts, "chart")
+    parts.append(draw_label((_LEFT + W - RIGHT) / 2, H - 4, x_label, "middle"))
+    parts.append(draw_label(_LEFT - 8, H - BOTTOM + 4, "0 %", "end"))
+    return draw_svg(W, H, title, parts, "chart")
 
 
-def picture(values: Sequence[float], side: int, title: str) -> str:
+def draw_picture(values: Sequence[float], side: int, title: str) -> str:
     """A square grid of cells, row by row: one colour above zero, another below, stronger where larger."""
-    top = max(map(abs, values)) or 1.0
+    largest = max(map(abs, values)) or 1.0
     parts = []
     for i, value in enumerate(values):
-        strength = abs(value) / top
+        strength = abs(value) / largest
         if strength >= 0.01:
             row, column = divmod(i, side)
             sign = "above" if value > 0 else "below"
             parts.append(f'<rect class="{sign}" x="{column}" y="{row}" width="1" height="1" opacity="{strength:.2f}"/>')
-    return drawing(side, side, title, parts, "picture")
+    return draw_svg(side, side, title, parts, "picture")
 
 
-def ticks(low: float, high: float, *, whole: bool) -> list[float]:
+def to_standalone(svg: str) -> str:
+    """A chart with its own colours, for a notebook, another page, or a file with the ending .svg."""
+    head, end, rest = svg.partition(">")
+    return f'{head} xmlns="http://www.w3.org/2000/svg"{end}<style>{CHART_STYLE}</style>{rest}'
+
+
+def choose_ticks(low: float, high: float, *, whole: bool) -> list[float]:
     """About five round numbers from low to high."""
     step = 10.0 ** math.floor(math.log10(max(high - low, 1e-300) / 4))
     step *= next(m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= 5)
@@ -165,17 +194,57 @@ def ticks(low: float, high: float, *, whole: bool) -> list[float]:
     return [first + i * step for i in range(int((high - first) / step + 1e-9) + 1)]
 
 
-def _below(x: float, text: str) -> str:
-    """A text at a place of the x axis; one at the right edge ends there."""
-    edge = x + 4 * len(text) > W
-    return label(W - 2 if edge else x, H - BOTTOM + 18, text, "end" if edge else "middle")
+def format_tick(value: float, span: float, digits: int = 3) -> str:
+    """A number at an axis of that span: 0 where only rounding is left."""
+    text = f"{0.0 if abs(value) < 1e-9 * span else value:.{digits}g}"
+    return text.replace("e+0", "e").replace("e-0", "e-")
 
 
-def label(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def draw_label(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
+    """A text at a place; `anchor` is "start", "middle" or "end", and `kind` may be "halo": readable over lines."""
+    style = f' class="{kind}"' if kind else ""
+    return f'<text{style} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def drawing(width: int, height: int, title: str, parts: Sequence[str], kind: str) -> str:
+def draw_bar(middle: float, step: float, y: float, height: float, tip: str) -> str:
+    """A bar in a column that is `step` wide, with a tooltip."""
+    width = min(step - (2.0 if step > 6 else 0.0), _BAR)
+    size = f'width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect class="bar" x="{middle - width / 2:.1f}" y="{y:.1f}" {size}><title>{escape(tip)}</title></rect>'
+
+
+def draw_horizontal(kind: str, left: float, y: float) -> str:
+    """A line from `left` to the right edge; `kind` is "grid", "axis" or "level" (dashed)."""
+    return f'<line class="{kind}" x1="{left}" x2="{W - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+
+
+def draw_svg(width: float, height: float, title: str, parts: Sequence[str], kind: str) -> str:
     """The parts as one picture, with its title for those who cannot see it."""
     head = f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">'
     return f"{head}{''.join(parts)}</svg>"
+
+
+def _draw_curve(points: Sequence[tuple[float, float]], tips: Sequence[str], line: str, dot: str) -> list[str]:
+    """A line through the points and, if they are few, a dot with a tooltip at each."""
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    parts = [f'<polyline class="{line}" points="{path}"/>']
+    if len(points) <= _MOST_DOTS:
+        for (x, y), tip in zip(points, tips, strict=True):
+            title = f"<title>{escape(tip)}</title>"
+            parts.append(f'<circle class="{dot}" cx="{x:.1f}" cy="{y:.1f}" r="3.5">{title}</circle>')
+    return parts
+
+
+def _draw_legend(names: Sequence[str]) -> list[str]:
+    parts, x = [], float(_WIDE_LEFT)
+    for i, name in enumerate(names):
+        parts.append(f'<line class="line line{i}" x1="{x:.0f}" x2="{x + 18:.0f}" y1="12" y2="12"/>')
+        parts.append(draw_label(x + 24, 16, name, "start"))
+        x += 40 + 7 * len(name)
+    return parts
+
+
+def _draw_tick(x: float, text: str) -> str:
+    """A text below the x axis; one at the right edge ends there."""
+    at_edge = x + 4 * len(text) > W
+    return draw_label(W - 2 if at_edge else x, H - BOTTOM + 18, text, "end" if at_edge else "middle")

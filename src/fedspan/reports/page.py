@@ -1,4 +1,4 @@
-"""What the report and the audit share: one HTML file that needs nothing else, its style, its tables and figures."""
+"""The HTML that reports and audits share: one file that needs nothing else, its style, its tables and figures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 
-_STYLE = """
+from fedspan.reports.charts import CHART_STYLE
+
+PAGE_STYLE = """
 :root { color-scheme: light dark; --paper: #fbfbfa; --card: #fff; --ink: #1d2126; --soft: #5c6570; --rule: #e1e4e8;
   --blue: #2563b8; --orange: #b34f08; --p2: #15803d; --p3: #a21caf; --p4: #b91c1c; --p5: #0e7490; --p6: #854d0e; }
 @media (prefers-color-scheme: dark) { :root { --paper: #14171a; --card: #1c2024; --ink: #e6e8ea; --soft: #9aa4ae;
@@ -26,16 +28,6 @@ figure { margin: 0; padding: 12px; } figcaption { margin-bottom: 6px; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(84px, 1fr)); gap: 8px; }
 .pictures figure { padding: 8px; text-align: center; } .pictures figcaption { margin: 4px 0 0; }
 svg { display: block; width: 100%; height: auto; } svg.chart { max-width: 460px; margin: 0 auto; }
-svg text { fill: var(--soft); font: 13px system-ui, sans-serif; font-variant-numeric: tabular-nums; }
-.grid { stroke: var(--rule); } .axis { stroke: var(--soft); } .level { stroke: var(--soft); stroke-dasharray: 5 4; }
-.line { fill: none; stroke: var(--blue); stroke-width: 2; stroke-linejoin: round; }
-.dot { fill: var(--blue); stroke: var(--card); stroke-width: 1.5; } .bar { fill: var(--blue); }
-.line1 { stroke: var(--orange); stroke-dasharray: 7 4; } .dot1 { fill: var(--orange); }
-.line2 { stroke: var(--soft); stroke-dasharray: 2 3; } .dot2 { fill: var(--soft); }
-.frame { fill: none; stroke: var(--rule); } .ring { fill: none; stroke: var(--orange); stroke-width: 2.5; }
-.points { fill: none; stroke-width: 4.5; stroke-linecap: round; stroke-opacity: .55; }
-.p0 { stroke: var(--blue); } .p1 { stroke: var(--orange); } .p2 { stroke: var(--p2); } .p3 { stroke: var(--p3); }
-.p4 { stroke: var(--p4); } .p5 { stroke: var(--p5); } .p6 { stroke: var(--p6); } .p7 { stroke: var(--soft); }
 .legend { font-size: .85rem; margin: 6px 0 0; }
 .legend i { display: inline-block; width: 10px; height: 10px; border-radius: 5px; }
 .k0 { background: var(--blue); } .k1 { background: var(--orange); } .k2 { background: var(--p2); }
@@ -44,13 +36,12 @@ svg text { fill: var(--soft); font: 13px system-ui, sans-serif; font-variant-num
 .meter { display: inline-block; width: 48px; height: 8px; margin-right: 8px; background: var(--rule); }
 .meter span { display: block; height: 8px; background: var(--blue); }
 a { color: var(--blue); } code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
-.above { fill: var(--blue); } .below { fill: var(--orange); }
 .table { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 6px 12px; border-bottom: 1px solid var(--rule); vertical-align: top; }
 tr:last-child td { border-bottom: 0; } th { color: var(--soft); font-weight: 500; font-size: .85rem; }
 .number { text-align: right; white-space: nowrap; } td:first-child { white-space: nowrap; }
 .keep { white-space: nowrap; display: inline-block; margin-right: 12px; }
-.table + p, .charts + p, .charts + .table { margin-top: 12px; }
+.table + p, .charts + p, .charts + .table, .table + .charts { margin-top: 12px; }
 @media (min-width: 760px) { .charts:has(> :nth-child(4):last-child) { grid-template-columns: 1fr 1fr; } }
 @media (max-width: 560px) { th, td { padding: 5px 7px; } table { font-size: .84rem; } .meter { display: none; }
   .wordy tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid var(--rule); }
@@ -62,16 +53,16 @@ pre { overflow-x: auto; background: var(--card); border: 1px solid var(--rule); 
 """
 
 
-def page(title: str, parts: Iterable[str]) -> str:
+def render_page(title: str, parts: Iterable[str]) -> str:
     """The whole file."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+        f"<style>{PAGE_STYLE}{CHART_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
     )
 
 
-def notes(notes: Iterable[str]) -> str:
+def render_notes(notes: Iterable[str]) -> str:
     """A list; what was said several times, once."""
     items = (f"<li>{escape(note)}{f' (×{n})' if n > 1 else ''}</li>" for note, n in Counter(notes).items())
     return f"<ul>{''.join(items)}</ul>"
@@ -81,18 +72,18 @@ class Html(str):
     """Text that is already escaped."""
 
 
-def figures(figures: dict[str, str]) -> str:
+def render_key_figures(figures: dict[str, str]) -> str:
     """Key figures, each with its label."""
     items = (f"<div><dt>{escape(label)}</dt><dd>{escape(text)}</dd></div>" for label, text in figures.items())
     return f'<dl class="figures">{"".join(items)}</dl>'
 
 
-def figure(caption: str, svg: str) -> str:
+def render_figure(caption: str, svg: str) -> str:
     """A drawing with its caption."""
     return f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int], kind: str = "") -> str:
+def render_table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int], kind: str = "") -> str:
     """Rows of text; the columns in `numbers` to the right. Of kind "wordy", the last column is a sentence."""
 
     def cell(tag: str, column: int, text: str) -> str:
@@ -103,3 +94,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int],
     lines += ["".join(cell("td", i, text) for i, text in enumerate(row)) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="table"><table class="{kind}">{body}</table></div>'
+
+
+def render_charts(figures: Iterable[str]) -> str:
+    """Figures beside each other, as many as fit; nothing if there are none."""
+    drawn = "".join(figures)
+    return f'<div class="charts">{drawn}</div>' if drawn else ""

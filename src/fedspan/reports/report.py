@@ -1,157 +1,179 @@
-"""The report of a run: one HTML file that needs nothing else, made from the job, the ledger and the model."""
+"""The report of a run: one HTML file that needs nothing else, made from the model, the ledger and a few facts."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fedspan import __version__
+from fedspan._files import write_whole
 from fedspan._types import Array
-from fedspan.cli.progress import accuracy, count, duration, size
+from fedspan._version import __version__
 from fedspan.core.ledger import Ledger
-from fedspan.jobs.scores import protected, why_not
-from fedspan.jobs.tasks import task_of
-from fedspan.reports.charts import curve_chart, line_chart
-from fedspan.reports.model_sections import course
-from fedspan.reports.page import figure, figures, notes, page
-from fedspan.reports.points import scatter
-from fedspan.reports.releases import called
-from fedspan.reports.releases import privacy as privacy
-from fedspan.reports.sections import Drawn, Section, section_of
-from fedspan.reports.traffic import audit, clients, exchanges
+from fedspan.reports._section import FittedModel, Section, ShownRows, collect_course, last_metrics
+from fedspan.reports.charts import draw_curve_chart, draw_line_chart
+from fedspan.reports.disclosure import describe_privacy, describe_solver
+from fedspan.reports.facts import RunFacts
+from fedspan.reports.format import accuracy_of, format_bytes, format_count, format_duration
+from fedspan.reports.gcca_section import GCCA
+from fedspan.reports.learning_section import CLASSIFIER, VERTICAL
+from fedspan.reports.page import render_charts, render_figure, render_key_figures, render_notes, render_page
+from fedspan.reports.personalized_section import PERSONALIZED
+from fedspan.reports.spectral_section import PCA, SVD
+from fedspan.reports.traffic import render_audit_link, render_clients, render_exchanges
 
-_PASSWORD, _HIDDEN = re.compile(r"(://[^:/@\s\"]*):[^@\s\"]+@"), r"\1:…@"  # of a database
+_PASSWORD = re.compile(r"(://[^:/@\s\"]*):[^@\s\"]+@")  # of a database
 _DECADES = 20.0  # a cost whose largest is more than so many times its median is drawn on a log scale
-_ROUNDING = 1e-16  # an error below this is rounding error, and is drawn here
+_LEAST_ERROR = 1e-16  # an error below this is rounding error, and is drawn here
+SECTIONS: Mapping[str, Section[Any]] = {
+    "pca": PCA,
+    "svd": SVD,
+    "gcca": GCCA,
+    "personalized": PERSONALIZED,
+    "classifier": CLASSIFIER,
+    "vertical-classifier": VERTICAL,
+}
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    model: FittedModel,
+    ledger: Ledger,
+    facts: RunFacts,
+    scores: Mapping[str, Array] | None = None,
+    with_rows: bool = True,
+) -> None:
+    """Write the report to a file, whole or not at all. The parameters are those of `render`."""
+    write_whole(path, render(model, ledger, facts, scores, with_rows))
 
 
 def render(
-    job: str,
+    model: FittedModel,
     ledger: Ledger,
-    model: Any,
+    facts: RunFacts,
     scores: Mapping[str, Array] | None = None,
-    folder: Path | None = None,
     with_rows: bool = True,
 ) -> str:
-    """The whole page. `job` is the text of job.toml; `scores` are rows to draw; `folder` is where an audit may be."""
-    section = section_of(task_of(model))
-    solver = called(ledger, str(getattr(model, "solver", "")))
-    summary = section.summary(model, f"{solver} in {count(model.n_rounds_, 'round')}")
+    """The report as HTML.
+
+    Parameters:
+        model: The fitted model, of the kind that `facts.task` names.
+        ledger: What happened in the run.
+        facts: What was asked for.
+        scores: By client, rows (n, 2) in the first two components, to be drawn.
+        with_rows: False draws no single rows, so that the page can be shared.
+    """
+    section = SECTIONS[facts.task]
+    duration = f"in {format_count(model.n_rounds_, 'round')}"
     parts = [
-        f"<h1>{escape(section.title)}</h1><p>{escape(summary)}</p>",
-        figures(_key_figures(section, ledger, model, job)),
-        f"<p><strong>Privacy:</strong> {escape(privacy(ledger, job))}</p>",
-        "<h2>Convergence</h2>", _convergence(section, ledger, model),
-        section.own(model, ledger, _rows(job, model, scores, folder, with_rows)),
-        "<h2>What each exchange showed to the server</h2>", exchanges(ledger), audit(folder),
-        "<h2>Clients</h2>", clients(ledger),
-        "<h2>Notes</h2>", notes(ledger.notes),
-        f"<h2>The job</h2><p>Seed {model.seed_}. To repeat the run: save this as job.toml, then "
-        f"<code>fedspan run job.toml</code>, with the versions in the notes.{_unrepeatable(job)}</p>"
-        f"<pre>{escape(_PASSWORD.sub(_HIDDEN, job))}</pre>",
-        f'<p class="soft">Written by fedspan {escape(__version__)} from job.toml, ledger.jsonl and '
-        "model.safetensors in this folder. Bytes are those of the encoded messages; what was sent twice counts twice."
-        "</p>",
-    ]  # fmt: skip
-    return page("fedspan report", parts)
+        f"<h1>{escape(section.title)}</h1><p>{escape(section.summarize(model, duration))}</p>",
+        f"<p>{escape(describe_solver(ledger))}</p>" if ledger.started else "",
+        render_key_figures(_list_run_figures(section, model, ledger, facts)),
+        f"<p><strong>Privacy:</strong> {escape(describe_privacy(ledger, facts.privacy))}</p>",
+        f"<h2>Convergence</h2>{_render_convergence(section, model, ledger)}",
+        section.render_body(model, ledger, _choose_rows(facts, scores, with_rows)),
+        f"<h2>What each exchange showed to the server</h2>{render_exchanges(ledger)}{render_audit_link(facts.folder)}",
+        f"<h2>Clients</h2>{render_clients(ledger)}",
+        f"<h2>Notes</h2>{render_notes(ledger.notes)}" if ledger.notes else "",
+        _render_job(facts, model.seed_ if facts.seed is None else facts.seed),
+        _render_footer(facts),
+    ]
+    return render_page("fedspan report", parts)
 
 
-def _unrepeatable(job: str) -> str:
-    noise = tomllib.loads(job).get("privacy")
-    return (
-        " Its noise cannot be repeated: the clients' machines drew it." if noise and not noise.get("simulate") else ""
-    )
+def describe_outcome(task: str, model: FittedModel, ledger: Ledger) -> str:
+    """How a run ended, in a few words."""
+    return SECTIONS[task].describe_outcome(model, last_metrics(ledger))
 
 
-def outcome(model: Any, ledger: Ledger) -> str:
-    """How the run ended, in words."""
-    last = (ledger.history() or [{}])[-1]
-    if hasattr(model, "verified_"):  # a classifier has limits, and no tol
-        if model.converged_:
-            return "all limits hold" if model.verified_ else "all rounds run"
-        if model.cost_limit is not None:
-            return "a limit does not hold" if model.verified_ else "the limit was not verified"
-        return "stopped: a loss was not finite"
-    if model.converged_ and "best_accuracy" in last and not last["kkt"] <= model.tol:
-        return "stopped by patience"
-    if model.converged_:
-        return "converged"
-    return "stopped before tol was met" if model.tol > 0 else "all rounds run (tol = 0)"
+def _choose_rows(facts: RunFacts, scores: Mapping[str, Array] | None, with_rows: bool) -> ShownRows:
+    place = "DIR" if facts.folder is None else shlex.quote(str(facts.folder))
+    return ShownRows(not with_rows, facts.hides_rows, scores, f"fedspan report {place} --without-rows")
 
 
-def _rows(job: str, model: Any, scores: Mapping[str, Array] | None, folder: Path | None, with_rows: bool) -> Drawn:
-    """Some rows in the first two components, or why not."""
-    if not with_rows:
-        return Drawn(False, note="Rows were left out of this page (--without-rows).")
-    if not scores:
-        return Drawn(not protected(job), note=escape(why_not(job, model)) if hasattr(model, "basis_") else "")
-    shown, ratio = sum(map(len, scores.values())), model.explained_variance_ratio_
-    many = f"{shown:,} of {model.n_samples_:,} rows" if shown < model.n_samples_ else f"all {shown:,} rows"
-    caption = f"First two components: {many}, coloured by client"
-    chart = scatter(scores, caption, (f"component 1 ({ratio[0]:.1%})", f"component 2 ({ratio[1]:.1%})"))
-    command = f"fedspan report {shlex.quote(str(folder)) if folder else 'DIR'} --without-rows"
-    note = f"Each point is one row of a client. To pass this page on without them: <code>{escape(command)}</code>"
-    return Drawn(figure=figure(caption, chart), note=note)
-
-
-def _key_figures(section: Section, ledger: Ledger, model: Any, job: str) -> dict[str, str]:
-    last = (ledger.history() or [{}])[-1]
+def _list_run_figures(section: Section[Any], model: FittedModel, ledger: Ledger, facts: RunFacts) -> dict[str, str]:
+    last = last_metrics(ledger)
     figures = {
         "rounds": str(model.n_rounds_),
         "exchanges": str(ledger.exchanges),
-        "bytes up": size(ledger.bytes_up),
-        "bytes down": size(ledger.bytes_down),
-        "time": duration(ledger.seconds),
-        **section.sizes(model),
-        "outcome": outcome(model, ledger),
+        "bytes up": format_bytes(ledger.bytes_up),
+        "bytes down": format_bytes(ledger.bytes_down),
+        "time": format_duration(ledger.seconds),
+        **section.list_sizes(model),
+        "outcome": section.describe_outcome(model, last),
     }
-    label, error = accuracy(last)
+    kind, error = accuracy_of(last)
     if not math.isnan(error):
-        figures["KKT violation" if label == "KKT" else section.change] = (
-            f"{error:.2e}" if error >= _ROUNDING else f"below {_ROUNDING:g}"
-        )
-    given = tomllib.loads(job).get("privacy", {})
-    epsilon = ledger.epsilon(given["delta"]) if given else math.inf
-    if not math.isinf(epsilon):
-        figures["ε spent"] = f"{epsilon:.3g} of {given['epsilon']:g}"
+        name = "KKT violation" if kind == "KKT" else section.change
+        figures[name] = f"{error:.2e}" if error >= _LEAST_ERROR else f"below {_LEAST_ERROR:g}"
+    if facts.privacy is not None and not math.isinf(epsilon := ledger.epsilon(facts.privacy.delta)):
+        figures["ε spent"] = f"{epsilon:.3g} of {facts.privacy.epsilon:g}"
     if "floor" in last:
         figures["floor of the change"] = f"{last['floor']:.2g}"
-    return figures | section.figures(model, last)
+    return figures | section.list_key_figures(model, last)
 
 
-def _convergence(section: Section, ledger: Ledger, model: Any) -> str:
+def _render_convergence(section: Section[Any], model: FittedModel, ledger: Ledger) -> str:
     charts = []
-    for metric, words in section.course:
-        rounds, values, sent = course(ledger, metric)
-        ys = values[metric]
+    for metric, caption in section.plain_metrics:
+        rounds, values, sent = collect_course(ledger, metric)
         if len(rounds) > 1:
-            if min(ys) >= 0 and max(ys) > _DECADES * median(ys) > 0:
-                ys = [max(y, max(ys) / 1e6) for y in ys]  # a batch may be learned to a loss of nearly 0
-                by_round = line_chart(rounds, ys, words, "round", 0.0, bytes_=False)
-                by_bytes = line_chart(sent, ys, words, "bytes sent, up and down", 0.0, bytes_=True)
-            else:
-                by_round = curve_chart(rounds, {words: ys}, words, "round")
-                by_bytes = curve_chart(sent, {words: ys}, words, "bytes sent, up and down", bytes_=True)
-            charts += [figure(f"{words}, by round", by_round), figure(f"{words}, by bytes on the wire", by_bytes)]
-    # Some solvers see the violation in few rounds only.
-    label = "KKT" if 2 * len(course(ledger, "kkt")[0]) >= len(course(ledger)[0]) else "change"
-    rounds, values, sent = course(ledger, label.lower())
+            charts += _draw_metric(rounds, sent, values[metric], caption)
+    metric, name = "change", section.change
+    if 2 * len(collect_course(ledger, "kkt")[0]) >= ledger.rounds:  # some solvers see it in few rounds only
+        metric, name = "kkt", "KKT violation"
+    rounds, values, sent = collect_course(ledger, metric)
     if len(rounds) > 1:
-        errors, what = (
-            [max(error, _ROUNDING) for error in values[label.lower()]],
-            "KKT violation" if label == "KKT" else section.change,
-        )
-        by_round = line_chart(rounds, errors, f"{what} by round", "round", model.tol, bytes_=False)
-        by_bytes = line_chart(sent, errors, f"{what} by bytes", "bytes sent, up and down", model.tol, bytes_=True)
-        charts += [figure(f"{what}, by round", by_round), figure(f"{what}, by bytes on the wire", by_bytes)]
-    if not charts:
-        many = f"{count(model.n_rounds_, 'round')}, in which nothing showed the server its progress"
-        return f"<p>{'One round' if model.n_rounds_ == 1 else many}: there is no course to draw.</p>"
-    return f'<div class="charts">{"".join(charts)}</div>'
+        errors = [max(error, _LEAST_ERROR) for error in values[metric]]
+        charts += _draw_both(rounds, sent, errors, name, section.get_tol(model))
+    if charts:
+        return render_charts(charts)
+    if model.n_rounds_ == 1:
+        return "<p>Solved in one round, so there is no convergence curve.</p>"
+    return "<p>This method does not report progress between rounds.</p>"
+
+
+def _draw_metric(rounds: Sequence[int], sent: Sequence[float], values: Sequence[float], caption: str) -> list[str]:
+    """A metric by round and by bytes; on a log scale if a plain one would show its largest values only."""
+    if min(values) >= 0 and max(values) > _DECADES * median(values) > 0:
+        least = max(values) / 1e6  # a batch may be learned to a loss of nearly 0
+        return _draw_both(rounds, sent, [max(y, least) for y in values], caption, 0.0)
+    by_round = draw_curve_chart(rounds, {caption: values}, caption, "round")
+    by_bytes = draw_curve_chart(sent, {caption: values}, caption, "bytes sent, up and down", in_bytes=True)
+    return [render_figure(f"{caption}, by round", by_round), render_figure(f"{caption}, by bytes sent", by_bytes)]
+
+
+def _draw_both(
+    rounds: Sequence[int], sent: Sequence[float], errors: Sequence[float], name: str, tol: float
+) -> list[str]:
+    """An error by round and by bytes, on a log scale."""
+    name = name[:1].upper() + name[1:]
+    by_round = draw_line_chart(rounds, errors, f"{name} by round", "round", tol)
+    by_bytes = draw_line_chart(sent, errors, f"{name} by bytes", "bytes sent, up and down", tol, in_bytes=True)
+    return [render_figure(f"{name}, by round", by_round), render_figure(f"{name}, by bytes sent", by_bytes)]
+
+
+def _render_job(facts: RunFacts, seed: int) -> str:
+    noise = ""
+    if facts.privacy is not None and not facts.privacy.simulate:
+        noise = " The noise cannot be repeated, because every client drew its own in secret."
+    if not facts.job_text:
+        return f"<h2>Repeat the run</h2><p>Fit the same data with random_state={seed}.{noise}</p>"
+    text = _PASSWORD.sub(r"\1:…@", facts.job_text)
+    return (
+        f"<h2>The job</h2><p>Seed {seed}. To repeat the run, save this as job.toml and run "
+        f"<code>fedspan run job.toml</code> with the versions listed in the notes.{noise}</p><pre>{escape(text)}</pre>"
+    )
+
+
+def _render_footer(facts: RunFacts) -> str:
+    source = "" if facts.folder is None else " from job.toml, ledger.jsonl and model.safetensors in this folder"
+    return (
+        f'<p class="soft">Written by fedspan {escape(__version__)}{source}. Byte counts are those of the encoded '
+        "messages; a message that was sent twice counts twice.</p>"
+    )

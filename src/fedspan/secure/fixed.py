@@ -16,28 +16,30 @@ from fedspan._types import Array, Arrays
 from fedspan.errors import InputError, ProtocolError
 
 BITS = 52  # the step is 2**-BITS; with 2048 clients or more the sum of the rests would not fit
-MOST = 2 ** (63 - BITS) - 1
+MOST_CLIENTS = 2 ** (63 - BITS) - 1
 COARSE = 2.0**-30  # below it a number has less than six digits
 COUNTS = "@counts"
-_CURE = "rescale the columns"
+_CURE = "Rescale the columns."
 
 
-def encode(arrays: Arrays, clients: int) -> dict[str, Array]:
+def to_lanes(arrays: Arrays, clients: int) -> dict[str, Array]:
     """Each array as uint64 of shape (lanes, *shape), ready to be summed over that many clients."""
-    if clients > MOST:
-        raise InputError(f"need at most {MOST} clients in one secure sum, got {clients}; sum them in groups")
-    out = {name: _lanes(name, arrays[name], 2.0**62 / clients) for name in sorted(arrays)}
+    if clients > MOST_CLIENTS:
+        raise InputError(
+            f"A secure sum can have at most {MOST_CLIENTS} clients, but this one has {clients}. Sum them in groups."
+        )
+    out = {name: _to_lane_pair(name, arrays[name], 2.0**62 / clients) for name in sorted(arrays)}
     floats = [arrays[name] for name in sorted(arrays) if arrays[name].dtype.kind == "f"]
     fine = [np.abs(x).max(initial=0.0) >= COARSE for x in floats]
     return out | {COUNTS: np.array([[1, *fine]], dtype=np.uint64)}
 
 
-def _lanes(name: str, x: Array, limit: float) -> Array:
+def _to_lane_pair(name: str, x: Array, limit: float) -> Array:
     low, high = (x.min(), x.max()) if x.size else (0, 0)
     if not (-limit < float(low) and float(high) < limit):  # not: NaN is refused as well
         raise InputError(
-            f"need numbers below {limit:.3g} in {name!r} for a secure sum, got {max(-float(low), float(high)):.3g}; "
-            f"{_CURE}"
+            f"Numbers in {name!r} must be below {limit:.3g} for a secure sum, but one is "
+            f"{max(-float(low), float(high)):.3g}. {_CURE}"
         )
     if x.dtype.kind != "f":
         return x.astype(np.int64).view(np.uint64)[None]
@@ -46,25 +48,25 @@ def _lanes(name: str, x: Array, limit: float) -> Array:
     return np.stack([whole, rest]).astype(np.int64).view(np.uint64)
 
 
-def decode(total: Arrays, clients: int) -> dict[str, Array]:
-    """The sums as int64 or float64, from the sums of what `encode` made at that many clients."""
+def from_lanes(total: Arrays, clients: int) -> dict[str, Array]:
+    """The sums as int64 or float64, from the sums of what `to_lanes` made at that many clients."""
     floats = sorted(name for name, lanes in total.items() if len(lanes) == 2)
     counts = total[COUNTS][0].tolist()
     if counts[0] != clients or max(counts) > clients:
         raise ProtocolError(
-            f"need a sum over {clients} clients, the masks did not cancel; check that all were asked alike"
+            f"The masks of {clients} clients did not cancel, so there is no sum. Check that all were asked the same."
         )
-    out = {name: _number(lanes) for name, lanes in total.items() if name != COUNTS}
+    out = {name: _from_lane_pair(lanes) for name, lanes in total.items() if name != COUNTS}
     for name, count in zip(floats, counts[1:], strict=True):
         if count == 0 and total[name].any() and out[name].size > 1:  # one number may well be next to nothing
             raise InputError(
-                f"need numbers that a fixed-point step of 2^-{BITS} resolves, all of {name!r} is below {COARSE:.1g} "
-                f"at every client; {_CURE}"
+                f"{name!r} is below {COARSE:.1g} at every client, too small for the fixed-point step of 2^-{BITS} in a "
+                f"secure sum. {_CURE}"
             )
     return out
 
 
-def _number(lanes: Array) -> Array:
+def _from_lane_pair(lanes: Array) -> Array:
     whole, *rest = np.array(lanes).view(np.int64)
     if not rest:
         return np.asarray(whole)

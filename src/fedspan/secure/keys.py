@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 from functools import cache, lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from fedspan.errors import MissingExtraError, ProtocolError
 
 
 @cache
-def _library() -> Any:
+def _crypto_library() -> Any:
     """What is needed of the optional packages."""
     try:
         from Crypto.Protocol.SecretSharing import Shamir
@@ -31,31 +31,45 @@ def _library() -> Any:
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
     except ImportError:
-        raise MissingExtraError("secure aggregation", "privacy") from None
+        raise MissingExtraError("Secure aggregation", "privacy") from None
     return SimpleNamespace(
-        Shamir=Shamir, InvalidTag=InvalidTag, PrivateKey=X25519PrivateKey, PublicKey=X25519PublicKey, Cipher=Cipher,
-        AEAD=ChaCha20Poly1305, ChaCha20=ChaCha20, SHA256=SHA256, HKDF=HKDF,
-    )  # fmt: skip
+        Shamir=Shamir,
+        InvalidTag=InvalidTag,
+        PrivateKey=X25519PrivateKey,
+        PublicKey=X25519PublicKey,
+        Cipher=Cipher,
+        AEAD=ChaCha20Poly1305,
+        ChaCha20=ChaCha20,
+        SHA256=SHA256,
+        HKDF=HKDF,
+    )
 
 
-def require() -> None:
+def require_library() -> None:
     """Fail now, with what to install, rather than at the first client."""
-    _library()
+    _crypto_library()
 
 
-def new_key() -> tuple[Any, bytes]:
+class PrivateKey(Protocol):
+    """What is used of a private key of X25519."""
+
+    def exchange(self, peer_public_key: Any) -> bytes: ...
+    def private_bytes_raw(self) -> bytes: ...
+
+
+def new_key() -> tuple[PrivateKey, bytes]:
     """A private key and its public half (32 bytes)."""
-    key = _library().PrivateKey.generate()
+    key = _crypto_library().PrivateKey.generate()
     return key, key.public_key().public_bytes_raw()
 
 
-def shared_secret(private: Any, public: bytes, context: bytes) -> bytes:
+def shared_secret(private: PrivateKey, public: bytes, context: bytes) -> bytes:
     """What both ends know and nobody else, bound to the context; a degenerate public key is refused."""
-    lib = _library()
+    lib = _crypto_library()
     try:
         agreed = private.exchange(lib.PublicKey.from_public_bytes(public))  # refuses an all-zero result
     except ValueError:
-        raise ProtocolError("need a public key of X25519 that does not give an all-zero secret") from None
+        raise ProtocolError("A public key is not one of X25519, or gives an all-zero secret.") from None
     return lib.HKDF(algorithm=lib.SHA256(), length=32, salt=context, info=b"fedspan pair").derive(agreed)
 
 
@@ -71,7 +85,7 @@ def same(tag: bytes, other: bytes) -> bool:
 
 def stream(key: bytes, words: int) -> Array:
     """A mask: that many uniform numbers modulo 2^64. A key is used for one mask only, so the nonce may be constant."""
-    lib = _library()
+    lib = _crypto_library()
     cipher = lib.Cipher(lib.ChaCha20(key, bytes(16)), None).encryptor()
     return np.frombuffer(cipher.update(_zeros(8 * words)), dtype="<u8")
 
@@ -87,22 +101,22 @@ def _zeros(length: int) -> memoryview:
 
 def seal(key: bytes, secret: bytes, context: bytes) -> bytes:
     """Encrypt and authenticate, 16 bytes longer. A key seals one message only, so the nonce may be constant."""
-    return _library().AEAD(key).encrypt(bytes(12), secret, context)
+    return _crypto_library().AEAD(key).encrypt(bytes(12), secret, context)
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
     """What was sealed; a message that is not the sender's for this place is refused."""
     try:
-        return _library().AEAD(key).decrypt(bytes(12), sealed, context)
-    except _library().InvalidTag:
-        raise ProtocolError("a sealed share does not open: it was tampered with, swapped or replayed") from None
+        return _crypto_library().AEAD(key).decrypt(bytes(12), sealed, context)
+    except _crypto_library().InvalidTag:
+        raise ProtocolError("A sealed share does not open: it was tampered with, swapped or replayed.") from None
 
 
-def split(secret: bytes, threshold: int, shares: int) -> list[bytes]:
+def split_secret(secret: bytes, threshold: int, shares: int) -> list[bytes]:
     """Shares of 16 bytes; any `threshold` of them give the secret, fewer say nothing of it."""
-    return [share for _, share in _library().Shamir.split(threshold, shares, secret)]
+    return [share for _, share in _crypto_library().Shamir.split(threshold, shares, secret)]
 
 
-def combine(shares: dict[int, bytes]) -> bytes:
+def combine_shares(shares: dict[int, bytes]) -> bytes:
     """The secret from exactly `threshold` shares, by their number (from 0)."""
-    return _library().Shamir.combine([(number + 1, share) for number, share in shares.items()])
+    return _crypto_library().Shamir.combine([(number + 1, share) for number, share in shares.items()])

@@ -32,14 +32,24 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 
 from fedspan._types import Array, Arrays
 from fedspan.errors import InputError, ProtocolError
 from fedspan.secure import fixed
-from fedspan.secure.keys import combine, new_key, purpose_key, same, seal, shared_secret, split, stream, unseal
+from fedspan.secure.keys import (
+    PrivateKey,
+    combine_shares,
+    new_key,
+    purpose_key,
+    same,
+    seal,
+    shared_secret,
+    split_secret,
+    stream,
+    unseal,
+)
 
 TAG = 16
 SUM = "@sum"  # travels with a task: the names of the arrays to sum
@@ -64,9 +74,9 @@ class Secure:
         if t is None:
             t = clients if min_clients is None else max(2 * clients // 3 + 1, min_clients)
         if clients < 2:
-            raise InputError("need at least two clients for a secure sum, got one: a sum of one shows that one")
+            raise InputError("A secure sum needs at least two clients: the sum of one shows that one.")
         if isinstance(t, bool) or not isinstance(t, int | np.integer) or not 2 <= t <= clients:
-            raise InputError(f"need a threshold from 2 to the {clients} clients, got {t!r}")
+            raise InputError(f"threshold must be from 2 to the {clients} clients, but is {t!r}.")
         return int(t)
 
 
@@ -79,37 +89,41 @@ def rows(items: Sequence[bytes], width: int) -> Array:
     return np.frombuffer(b"".join(items), dtype=np.uint8).reshape(len(items), width)
 
 
-def _need(fact: bool, refusal: str) -> None:
+def _require(fact: bool, refusal: str) -> None:
     if not fact:
-        raise ProtocolError(f"secure aggregation refused: {refusal}")
+        raise ProtocolError(f"Secure aggregation refused: {refusal}.")
 
 
-def _taken(arrays: Arrays, name: str, *shape: int) -> Array:
+def _take_bytes(arrays: Arrays, name: str, *shape: int) -> Array:
     """A byte array of that shape out of a message (-1: any length)."""
     x = arrays.get(name)
     good = x is not None and x.dtype == np.uint8 and x.ndim == len(shape)
     good = good and all(want in (-1, has) for want, has in zip(shape, x.shape, strict=True))  # type: ignore[union-attr]
-    _need(good, f"need bytes of shape {shape} as {name!r}")
+    _require(good, f"{name!r} must be bytes of shape {shape}")
     return np.ascontiguousarray(x)
 
 
-def _marked(arrays: Arrays, name: str, m: int) -> tuple[int, ...]:
-    return tuple(np.flatnonzero(_taken(arrays, name, m)).tolist())
+def _take_marks(arrays: Arrays, name: str, m: int) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(_take_bytes(arrays, name, m)).tolist())
 
 
-def _names(arrays: Arrays) -> list[str]:
+def _take_names(arrays: Arrays) -> list[str]:
     try:
-        names = json.loads(_taken(arrays, "names", -1).tobytes())
+        names = json.loads(_take_bytes(arrays, "names", -1).tobytes())
     except ValueError:
         names = None
-    _need(isinstance(names, list) and all(isinstance(name, str) for name in names), "need a list of names")
+    _require(
+        isinstance(names, list) and all(isinstance(name, str) for name in names), "the roster must be a list of names"
+    )
     return list(names)
 
 
-def summed(arrays: Arrays, released: Iterable[str]) -> tuple[dict[str, Array], list[str]]:
+def split_request(arrays: Arrays, released: Iterable[str]) -> tuple[dict[str, Array], list[str]]:
     """A request without its list of arrays to sum, and that list; a server that gives none gets nothing."""
-    names = _taken(arrays, SUM, -1).tobytes().decode(errors="replace").split()
-    _need(bool(names) and set(names) <= set(released), f"need to be asked for sums of {sorted(released)}, got {names}")
+    names = _take_bytes(arrays, SUM, -1).tobytes().decode(errors="replace").split()
+    _require(
+        bool(names) and set(names) <= set(released), f"sums must be of {sorted(released)}, but {names} is asked for"
+    )
     return {name: x for name, x in arrays.items() if name != SUM}, names
 
 
@@ -157,7 +171,7 @@ class Party:
     def __init__(self, name: str, threshold: int) -> None:
         self.name, self.t = name, threshold
         self.epoch = b""
-        self.key: Any = None
+        self.key: PrivateKey | None = None
         self.public = self.root = b""
         self.circle: _Circle | None = None
         self.sent: _Sent | None = None
@@ -166,49 +180,53 @@ class Party:
     def answer(self, phase: str, arrays: Arrays, place: Place) -> Arrays:
         """The reply to one of the protocol's own phases."""
         phases: dict[str, Callable[[Arrays, Place], Arrays]] = {
-            "@keys": self._keys, "@roster": self._roster, "@agree": self._agree, "@unmask": self._unmask,
+            "@keys": self._keys,
+            "@roster": self._roster,
+            "@agree": self._agree,
+            "@unmask": self._unmask,
             "@recover": self._recover,
-        }  # fmt: skip
-        _need(phase in phases, f"there is no phase {phase!r}")
+        }
+        _require(phase in phases, f"{phase!r} is not a phase")
         return phases[phase](arrays, place)
 
     def _keys(self, arrays: Arrays, place: Place) -> Arrays:
-        epoch = _taken(arrays, "epoch", 16).tobytes()
+        epoch = _take_bytes(arrays, "epoch", 16).tobytes()
         if epoch != self.epoch:  # the same again if it is asked again
             self.epoch, self.root, self.circle, self.sent = epoch, os.urandom(16), None, None
             self.key, self.public = new_key()
         return {"key": rows([self.public], 32)[0]}
 
     def _roster(self, arrays: Arrays, place: Place) -> Arrays:
-        names = _names(arrays)
+        names = _take_names(arrays)
         m, t = len(names), self.t
-        keys = _taken(arrays, "keys", m, 32)
+        keys = _take_bytes(arrays, "keys", m, 32)
         context = transcript(self.epoch, t, names, keys)
         if self.circle is None or self.circle.context != context:
-            _need(self.circle is None, "there is another roster in this epoch already")
-            _need(bool(self.epoch), "a roster came before the keys")
-            _need(m >= t, f"need at least {t} clients in a sum, the roster has {m}")
+            _require(self.circle is None, "there is another roster in this epoch already")
+            _require(bool(self.epoch), "a roster came before the keys")
+            _require(m >= t, f"a sum must be over at least {t} clients, but the roster has {m}")
             publics = [key.tobytes() for key in keys]
-            _need(len(set(names)) == len(set(publics)) == m, "two clients have the same name or the same key")
-            _need(self.name in names, f"{self.name!r} is not in the roster")
+            _require(len(set(names)) == len(set(publics)) == m, "two clients have the same name or the same key")
+            _require(self.name in names, f"{self.name!r} is not in the roster")
             me = names.index(self.name)
-            _need(publics[me] == self.public, f"the key of {self.name!r} in the roster is not its own")
+            _require(publics[me] == self.public, f"the key of {self.name!r} in the roster is not its own")
+            assert self.key is not None  # noqa: S101 - there is one as soon as there is an epoch
             secrets = {j: shared_secret(self.key, publics[j], context) for j in range(m) if j != me}
             self.circle = _Circle(names, me, context, secrets, np.zeros((0, SEALED), dtype=np.uint8))
             if t < m:
-                shares = split(self.root, t, m)
-                self.circle.sealed = rows([self._sealed(j, shares[j]) for j in range(m)], SEALED)
+                shares = split_secret(self.root, t, m)
+                self.circle.sealed = rows([self._seal(j, shares[j]) for j in range(m)], SEALED)
         return {"shares": self.circle.sealed}
 
-    def _sealed(self, j: int, share: bytes) -> bytes:
-        circle = self._joined()
+    def _seal(self, j: int, share: bytes) -> bytes:
+        circle = self._current_circle()
         if j == circle.me:
             return bytes(SEALED)
         return seal(circle.pair(j, "share", circle.me, j), share, circle.context)
 
-    def _joined(self) -> _Circle:
+    def _current_circle(self) -> _Circle:
         if self.circle is None:
-            raise ProtocolError("secure aggregation refused: no keys were agreed on in this epoch")
+            raise ProtocolError("Secure aggregation refused: no keys were agreed on in this epoch.")
         return self.circle
 
     def repeated(self, place: Place) -> Arrays | None:
@@ -220,32 +238,34 @@ class Party:
 
         `asked` is a digest of the request: the masks of two clients cancel only if both were asked the same.
         """
-        circle = self._joined()
-        _need(not circle.over, "these keys have served; need a new epoch")
-        _need(place > self.last, f"exchange {place} was masked already, or is over")
-        x = fixed.encode(arrays, len(circle.names))
+        circle = self._current_circle()
+        _require(not circle.over, "these keys were used up; a new epoch is needed")
+        _require(place > self.last, f"exchange {place} was masked already, or is over")
+        x = fixed.to_lanes(arrays, len(circle.names))
         y = np.concatenate([lanes.reshape(-1) for lanes in x.values()])
         for j in circle.secrets:
             mask = stream(circle.pair(j, "mask", place, asked), y.size)
             y = np.add(y, mask, out=y) if j > circle.me else np.subtract(y, mask, out=y)
         if self.t < len(circle.names):
             y += stream(own_seed(self.root, circle.context, place), y.size)
-        self.last, self.sent = place, _Sent(place, asked, _shaped(y, x))
+        self.last, self.sent = place, _Sent(place, asked, _cut(y, x))
         return self.sent.arrays
 
     def _during(self, place: Place) -> tuple[_Circle, _Sent]:
-        circle, sent = self._joined(), self.sent
+        circle, sent = self._current_circle(), self.sent
         if sent is None or sent.place != place:
-            raise ProtocolError(f"secure aggregation refused: {self.name!r} has not answered in exchange {place}")
-        _need(self.t < len(circle.names), "with all clients in the sum there is nothing to unmask")
+            raise ProtocolError(f"Secure aggregation refused: {self.name!r} has not answered in exchange {place}.")
+        _require(self.t < len(circle.names), "with all clients in the sum there is nothing to unmask")
         return circle, sent
 
     def _agree(self, arrays: Arrays, place: Place) -> Arrays:
         circle, sent = self._during(place)
-        present = _marked(arrays, "present", len(circle.names))
-        _need(not sent.present or present == sent.present, "asked to agree to two different sets of clients")
-        _need(circle.me in present, f"{self.name!r} has answered, and is said not to have")
-        _need(len(present) >= self.t, f"need at least {self.t} clients in a sum, got {len(present)}")
+        present = _take_marks(arrays, "present", len(circle.names))
+        _require(not sent.present or present == sent.present, "asked to agree to two different sets of clients")
+        _require(circle.me in present, f"{self.name!r} has answered, and is said not to have")
+        _require(
+            len(present) >= self.t, f"a sum must be over at least {self.t} clients, but {len(present)} are present"
+        )
         sent.present = present
         tags = [
             circle.pair(j, "agree", circle.me, j, place, sent.asked, present)[:TAG] if j != circle.me else bytes(TAG)
@@ -255,15 +275,16 @@ class Party:
 
     def _unmask(self, arrays: Arrays, place: Place) -> Arrays:
         circle, sent = self._during(place)
-        agreed = _marked(arrays, "agreed", len(circle.names))
-        tags = _taken(arrays, "tags", len(circle.names), TAG)
-        _need(bool(sent.present), "asked to unmask before all agreed on who is in the sum")
-        _need(set(agreed) <= set(sent.present), "someone who did not answer is said to agree")
-        _need(len({*agreed, circle.me}) >= self.t, f"need {self.t} clients that agree, got {len({*agreed, circle.me})}")
+        agreed = _take_marks(arrays, "agreed", len(circle.names))
+        tags = _take_bytes(arrays, "tags", len(circle.names), TAG)
+        _require(bool(sent.present), "asked to unmask before all agreed on who is in the sum")
+        _require(set(agreed) <= set(sent.present), "someone who did not answer is said to agree")
+        agreeing = len({*agreed, circle.me})
+        _require(agreeing >= self.t, f"at least {self.t} clients must agree, but {agreeing} do")
         for j in agreed:
             if j != circle.me:
                 tag = circle.pair(j, "agree", j, circle.me, place, sent.asked, sent.present)[:TAG]
-                _need(same(tag, tags[j].tobytes()), f"{circle.names[j]!r} did not agree to that set of clients")
+                _require(same(tag, tags[j].tobytes()), f"{circle.names[j]!r} did not agree to that set of clients")
         missing = [j for j in range(len(circle.names)) if j not in sent.present]
         sent.unmasked, circle.over = True, circle.over or bool(missing)
         return {
@@ -273,12 +294,12 @@ class Party:
 
     def _recover(self, arrays: Arrays, place: Place) -> Arrays:
         circle, sent = self._during(place)
-        lost = _marked(arrays, "lost", len(circle.names))
-        sealed = _taken(arrays, "shares", len(lost), SEALED)
-        _need(sent.unmasked, "asked for shares before all agreed on who is in the sum")
-        _need(len(sent.present) == len(circle.names), "masks of clients that did not answer were revealed already")
-        _need(set(lost) <= set(sent.present) - {circle.me}, "asked for shares of a client that is not in the sum")
-        _need(sent.lost in ((), lost), "asked for shares of two different sets of clients")
+        lost = _take_marks(arrays, "lost", len(circle.names))
+        sealed = _take_bytes(arrays, "shares", len(lost), SEALED)
+        _require(sent.unmasked, "asked for shares before all agreed on who is in the sum")
+        _require(len(sent.present) == len(circle.names), "masks of clients that did not answer were revealed already")
+        _require(set(lost) <= set(sent.present) - {circle.me}, "asked for shares of a client that is not in the sum")
+        _require(sent.lost in ((), lost), "asked for shares of two different sets of clients")
         contents = [
             unseal(circle.pair(j, "share", j, circle.me), share.tobytes(), circle.context)
             for j, share in zip(lost, sealed, strict=True)
@@ -292,18 +313,18 @@ def own_seed(root: bytes, context: bytes, place: Place) -> bytes:
     return purpose_key(root, "own", context, *place)
 
 
-def _shaped(flat: Array, like: Arrays) -> dict[str, Array]:
+def _cut(flat: Array, like: Arrays) -> dict[str, Array]:
     """One vector cut into arrays of those names and shapes."""
     cuts = np.cumsum([x.size for x in like.values()])[:-1]
     return {n: part.reshape(x.shape) for (n, x), part in zip(like.items(), np.split(flat, cuts), strict=True)}
 
 
-def recovered(shares: Mapping[int, bytes], threshold: int, context: bytes, place: Place) -> bytes:
+def recover_seed(shares: Mapping[int, bytes], threshold: int, context: bytes, place: Place) -> bytes:
     """b_i^e of a client that was lost, from `threshold` shares of its root (by the number of who gave them)."""
-    return own_seed(combine(dict(list(shares.items())[:threshold])), context, place)
+    return own_seed(combine_shares(dict(list(shares.items())[:threshold])), context, place)
 
 
-def unmasked(total: Arrays, seeds: Sequence[bytes], pairs: Mapping[tuple[int, int], bytes]) -> dict[str, Array]:
+def remove_masks(total: Arrays, seeds: Sequence[bytes], pairs: Mapping[tuple[int, int], bytes]) -> dict[str, Array]:
     """The sum of the y_i of U without its masks: b_i^e of all in U, k_ij^e of all i in U and j not in U."""
     total = {name: total[name] for name in sorted(total, key=lambda name: (name == fixed.COUNTS, name))}
     y = np.concatenate([lanes.reshape(-1) for lanes in total.values()])
@@ -312,4 +333,4 @@ def unmasked(total: Arrays, seeds: Sequence[bytes], pairs: Mapping[tuple[int, in
     for (i, j), seed in pairs.items():
         mask = stream(seed, y.size)
         y = np.subtract(y, mask, out=y) if j > i else np.add(y, mask, out=y)
-    return _shaped(y, total)
+    return _cut(y, total)

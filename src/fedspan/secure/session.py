@@ -7,34 +7,43 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from fedspan._types import Array, Arrays
 from fedspan.channel.stage import Channel
 from fedspan.core.ledger import Exchange
+from fedspan.core.protection import SecureSums
 from fedspan.core.protocol import Ask, Replies, Sum
-from fedspan.core.run import Session
+from fedspan.core.run import RETRIES, Session
+from fedspan.core.snapshot import SessionSnapshot
 from fedspan.errors import ClientError, InputError, ProtocolError
 from fedspan.secure import fixed
-from fedspan.secure.keys import require
-from fedspan.secure.masking import SUM, TAG, Secure, recovered, rows, to_bytes, transcript, unmasked
+from fedspan.secure.keys import require_library
+from fedspan.secure.masking import (
+    SEALED,
+    SUM,
+    TAG,
+    Place,
+    recover_seed,
+    remove_masks,
+    rows,
+    to_bytes,
+    transcript,
+)
 
-TRIES = 4  # a phase is asked of those who did not answer that often
 
-
-def threshold(secure: Secure, channel: Channel, clients: int, min_clients: int | None) -> int:
+def threshold(secure: SecureSums, channel: Channel, clients: int, min_clients: int | None) -> int:
     """The least number of clients in a sum, for a run over that channel; refuses a channel that masks cannot pass."""
     for stage in (channel.up, channel.down):
         if set(stage.kinds) - {"pack"}:
             raise InputError(
-                f"a secure sum cannot be taken with {stage.name!r} in the channel, because steps or memories differ "
-                "between clients; leave it out, or use bits='auto' of krylov, which rounds at all clients to one grid"
+                f"A secure sum cannot be taken with {stage.name!r} in the channel, because steps or memories differ "
+                "between clients. Leave it out, or use bits='auto' of krylov, which rounds to one grid at all clients."
             )
-    require()
+    require_library()
     return secure.among(clients, min_clients)
 
 
@@ -49,7 +58,7 @@ class _Costs:
         for client, *spent in zip(event.clients, event.bytes_down, event.bytes_up, event.seconds, strict=True):
             self.spent[client] = [a + b for a, b in zip(self.spent[client], spent, strict=True)]
 
-    def event(self, ask: Ask, place: tuple[int, int], missing: tuple[str, ...]) -> Exchange:
+    def event(self, ask: Ask, place: Place, missing: tuple[str, ...]) -> Exchange:
         down, up, seconds = zip(*self.spent.values(), strict=True)
         return Exchange(*place, ask.task, tuple(self.spent), down, up, seconds, missing, self.failures, secure=True)
 
@@ -64,8 +73,11 @@ class SecureSession:
     Tasks that are `public` release nothing that depends on the values in the rows, and are asked as they are.
     """
 
-    def __init__(self, inner: Session, threshold: int, need: int, public: Collection[str] = ()) -> None:
+    def __init__(
+        self, inner: Session, threshold: int, need: int, public: Collection[str] = (), retries: int = RETRIES
+    ) -> None:
         self.inner, self.t, self.need, self.public = inner, threshold, need, public
+        self.tries = retries + 1  # a phase is asked of those who did not answer that often
         self.roster: tuple[str, ...] = ()  # of the epoch; empty: new keys are needed
         self.context = b""
         self.shares: dict[str, Array] = {}  # (m, SEALED) from each, for each other
@@ -73,10 +85,10 @@ class SecureSession:
     def close(self) -> None:
         self.inner.close()
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> SessionSnapshot:
         return self.inner.snapshot()
 
-    def restore(self, saved: Any, after: int) -> None:
+    def restore(self, saved: SessionSnapshot, after: int) -> None:
         self.inner.restore(saved, after)
         self.roster = ()
 
@@ -86,14 +98,14 @@ class SecureSession:
             return replies, replace(event, secure=True)  # nothing that needed a mask left without one
         if not isinstance(ask.want, Sum):
             raise ProtocolError(
-                f"under secure aggregation the server sees sums only, {ask.task!r} asks for every client's own reply; "
-                "use an algorithm that asks for sums (gram, krylov, ssi, faps), or secure=False"
+                f"Under secure aggregation the server sees sums only, but {ask.task!r} asks for every client's own "
+                "reply. Use an algorithm that asks for sums (gram, krylov, ssi, faps), or secure=False."
             )
         if len(cohort) < self.t:
             raise ClientError(
-                f"need at least {self.t} clients in a secure sum, {ask.task!r} asks {len(cohort)} "
-                f"({', '.join(map(repr, cohort[:5]))}); bring back those who are missing and resume from the "
-                "checkpoint, or give a lower threshold"
+                f"A secure sum must be over at least {self.t} clients, but {ask.task!r} asks {len(cohort)} "
+                f"({', '.join(map(repr, cohort[:5]))}). Bring back those who are missing and resume from the "
+                "checkpoint, or set a lower threshold."
             )
         costs, place = _Costs(cohort), (round, exchange)
         try:
@@ -104,77 +116,101 @@ class SecureSession:
             return Replies(cohort, cohort, failures=costs.failures), costs.event(ask, place, cohort)
         missing = tuple(client for client in cohort if client not in present)
         costs.failures = {client: why for client, why in costs.failures.items() if client in missing}
-        replies = Replies(cohort, missing, total=fixed.decode(total, len(present)), failures=costs.failures)
+        replies = Replies(cohort, missing, total=fixed.from_lanes(total, len(present)), failures=costs.failures)
         return replies, costs.event(ask, place, missing)
 
     def _least(self, cohort: tuple[str, ...]) -> int:
         return max(self.t, min(self.need, len(cohort)))
 
-    def _phase(self, ask: Ask, to: tuple[str, ...], place: tuple[int, int], costs: _Costs) -> Replies:
-        """Ask, and ask those who did not answer again."""
-        each: dict[str, Arrays] = {}
-        total: dict[str, Array] = {}
-        missing, why = to, {}
-        for _ in range(TRIES):
+    def _phase(
+        self, ask: Ask, to: tuple[str, ...], place: Place, costs: _Costs, expected: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, dict[str, Array]]:
+        """Ask for byte arrays of the expected shapes, and ask again those who did not answer so."""
+        each: dict[str, dict[str, Array]] = {}
+        missing = to
+        for _ in range(self.tries):
             replies, event = self.inner.exchange(ask, missing, *place)
             costs.add(event)
-            each.update(replies.each)
-            for name, x in replies.total.items():
-                if name in total and total[name].shape != x.shape:
-                    raise ProtocolError(
-                        f"need {name!r} of shape {total[name].shape}, got {x.shape}; check the features"
-                    )
-                total[name] = total[name] + x if name in total else x
-            missing, why = replies.missing, dict(replies.failures)
+            why = dict.fromkeys(replies.missing, f"no answer to {ask.task!r} in {self.tries} tries")
+            why |= replies.failures
+            for client, arrays in replies.each.items():
+                if _have_shapes(arrays, expected):
+                    each[client] = {name: arrays[name] for name in expected}
+                else:
+                    why[client] = f"sent something else in reply to {ask.task!r}"
+            missing = tuple(client for client in missing if client not in each)
             if not missing:
                 break
-        for client in missing:
-            costs.failures[client] = why.get(client, f"no answer to {ask.task!r} in {TRIES} tries")
-        return Replies(to, missing, {client: each[client] for client in to if client in each}, total)
+        costs.failures |= {client: why[client] for client in missing}
+        return {client: each[client] for client in to if client in each}
 
-    def _agree_on_keys(self, cohort: tuple[str, ...], place: tuple[int, int], costs: _Costs) -> None:
+    def _collect(
+        self, ask: Ask, to: tuple[str, ...], place: Place, costs: _Costs
+    ) -> tuple[dict[str, Array], tuple[str, ...]]:
+        """The sum of the masked arrays, and whose it is; those who did not answer are asked again."""
+        total: dict[str, Array] = {}
+        missing = to
+        for _ in range(self.tries):
+            replies, event = self.inner.exchange(ask, missing, *place)
+            costs.add(event)
+            why = dict.fromkeys(missing, f"no answer to {ask.task!r} in {self.tries} tries")
+            why |= replies.failures
+            odd = [name for name, x in replies.total.items() if name in total and total[name].shape != x.shape]
+            if odd:  # of those who were asked again: nothing of it is added
+                has, need = replies.total[odd[0]].shape, total[odd[0]].shape
+                why = dict.fromkeys(missing, f"{odd[0]!r} has shape {has}, but that of the other clients has {need}")
+                continue
+            for name, x in replies.total.items():
+                total[name] = total[name] + x if name in total else x
+            missing = replies.missing
+            if not missing:
+                break
+        costs.failures |= {client: why[client] for client in missing}
+        return total, tuple(client for client in to if client not in missing)
+
+    def _agree_on_keys(self, cohort: tuple[str, ...], place: Place, costs: _Costs) -> None:
         """A new epoch among those of the cohort who are there."""
         self.roster, people = (), cohort
         while len(people) >= self._least(cohort):
             epoch = os.urandom(16)
-            heard = self._phase(Ask("@keys", {"epoch": rows([epoch], 16)[0]}), people, place, costs).each
+            heard = self._phase(Ask("@keys", {"epoch": rows([epoch], 16)[0]}), people, place, costs, {"key": (32,)})
             people = tuple(heard)
             if len(people) < self._least(cohort):
                 break
             keys = np.stack([heard[client]["key"] for client in people])
             roster = {"names": to_bytes(json.dumps(people)), "keys": keys}
-            met = self._phase(Ask("@roster", roster), people, place, costs)
-            if not met.missing:
+            sealed = (len(people) if self.t < len(people) else 0, SEALED)  # nothing is shared where all must answer
+            met = self._phase(Ask("@roster", roster), people, place, costs, {"shares": sealed})
+            if len(met) == len(people):
                 self.roster, self.context = people, transcript(epoch, self.t, people, keys)
-                self.shares = {client: arrays["shares"] for client, arrays in met.each.items()}
+                self.shares = {client: arrays["shares"] for client, arrays in met.items()}
                 return
-            people = tuple(met.each)
+            people = tuple(met)
         raise _NoSumError
 
-    def _sum(self, ask: Ask, place: tuple[int, int], costs: _Costs) -> tuple[dict[str, Array], tuple[str, ...]]:
+    def _sum(self, ask: Ask, place: Place, costs: _Costs) -> tuple[dict[str, Array], tuple[str, ...]]:
         """The sum (still as lanes), and whose."""
         roster, m, cohort = self.roster, len(self.roster), tuple(costs.spent)
         assert isinstance(ask.want, Sum)  # noqa: S101 - for the type checker
         names = ask.want.names
         arrays = {**ask.arrays, SUM: to_bytes(" ".join(names))}
-        masked = self._phase(Ask(ask.task, arrays, Sum(*names, fixed.COUNTS)), roster, place, costs)
-        present = tuple(client for client in roster if client not in masked.missing)
+        masked, present = self._collect(Ask(ask.task, arrays, Sum(*names, fixed.COUNTS)), roster, place, costs)
         if len(present) < self._least(cohort):
             raise _NoSumError
         if self.t == m:
-            return dict(masked.total), present
+            return masked, present
 
         marks = _marks(roster, present)
-        agreed = self._phase(Ask("@agree", {"present": marks}), present, place, costs).each
+        agreed = self._phase(Ask("@agree", {"present": marks}), present, place, costs, {"tags": (m, TAG)})
         if len(agreed) < self.t:
             raise _NoSumError
         nothing = np.zeros((m, TAG), dtype=np.uint8)
         by_sender = np.stack([agreed[client]["tags"] if client in agreed else nothing for client in roster])
         tags = {client: {"tags": by_sender[:, i]} for i, client in enumerate(roster)}
         unmask = Ask("@unmask", {"agreed": _marks(roster, tuple(agreed))}, privately=tags)
-        revealed = self._phase(unmask, present, place, costs).each
-        seeds = {client: arrays["seed"].tobytes() for client, arrays in revealed.items()}
         gone = [j for j in range(m) if not marks[j]]
+        revealed = self._phase(unmask, present, place, costs, {"seed": (32,), "pairs": (len(gone), 32)})
+        seeds = {client: arrays["seed"].tobytes() for client, arrays in revealed.items()}
         lost = tuple(client for client in present if client not in revealed)
         if gone or lost:
             self.roster = ()  # these keys have served
@@ -187,30 +223,36 @@ class SecureSession:
             for client in present
             for row, j in enumerate(gone)
         }
-        return unmasked(masked.total, list(seeds.values()), pairs), present
+        return remove_masks(masked, list(seeds.values()), pairs), present
 
     def _recover(
         self,
         lost: tuple[str, ...],
         there: tuple[str, ...],
         roster: tuple[str, ...],
-        place: tuple[int, int],
+        place: Place,
         costs: _Costs,
     ) -> dict[str, bytes]:
         """The seeds of clients that answered and were lost before they could unmask."""
         sealed = {
             client: {"shares": np.stack([self.shares[j][roster.index(client)] for j in lost])} for client in there
         }
-        given = self._phase(Ask("@recover", {"lost": _marks(roster, lost)}, privately=sealed), there, place, costs).each
+        ask = Ask("@recover", {"lost": _marks(roster, lost)}, privately=sealed)
+        given = self._phase(ask, there, place, costs, {"shares": (len(lost), 16)})
         if len(given) < self.t:
             raise _NoSumError
-        return {
-            client: recovered(
-                {roster.index(j): arrays["shares"][row].tobytes() for j, arrays in given.items()},
-                self.t, self.context, place,
-            )
-            for row, client in enumerate(lost)
-        }  # fmt: skip
+        seeds = {}
+        for row, client in enumerate(lost):
+            shares = {roster.index(giver): arrays["shares"][row].tobytes() for giver, arrays in given.items()}
+            seeds[client] = recover_seed(shares, self.t, self.context, place)
+        return seeds
+
+
+def _have_shapes(arrays: Arrays, expected: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether those are byte arrays of the expected names and shapes."""
+    return arrays.keys() == expected.keys() and all(
+        arrays[name].dtype == np.uint8 and arrays[name].shape == shape for name, shape in expected.items()
+    )
 
 
 def _marks(roster: tuple[str, ...], chosen: tuple[str, ...]) -> Array:

@@ -13,11 +13,11 @@ from pathlib import Path
 def _misbehave(kit: Path) -> None:
     import rogue
 
-    from fedspan.deployment.site_service import Station
+    from fedspan.deployment.site_service import SiteService
 
-    honest, file = Station.exchange, kit / "mischief.json"
+    honest, file = SiteService.exchange, kit / "mischief.json"
 
-    def exchange(self: Station, blob: bytes, kept: int) -> object:
+    def exchange(self: SiteService, blob: bytes, kept: int) -> object:
         plans = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
         before = json.dumps(plans)
         try:
@@ -26,7 +26,7 @@ def _misbehave(kit: Path) -> None:
             if json.dumps(plans) != before:
                 file.write_text(json.dumps(plans), encoding="utf-8")
 
-    Station.exchange = exchange
+    SiteService.exchange = exchange
 
 
 _words = Path("/proc/self/cmdline").read_bytes().split(b"\0")

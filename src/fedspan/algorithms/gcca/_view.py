@@ -2,28 +2,31 @@
 
 Notation: J entities, K components, I views; B_i (J, N_i) the view of client i, centred and scaled at home, ε the
 ridge; Q_i (N_i, K) its weights, M_i = B_i Q_i (J, K), P_i = B_i(B_iᵀB_i + εI)†B_iᵀ, G (J, K) the common representation,
-f_i = ½‖B_iQ_i - G‖² + (ε/2)‖Q_i‖².
+f_i = ½‖B_iQ_i - G‖² + (ε/2)‖Q_i‖². Lines are those of CuteMaxVar's Algorithm 1 (see altmaxvar.py).
 
 What the server sees in a run: the sums Σ M_i (or Σ P_i V), numbers such as Σ f_i, and how many rows each client has.
-At the end (`weigh`) it sees every client's weights Q_i, because the model is made of them, with their offsets, and how
-well each view agrees with G: never a feature of an entity, a mean or a deviation. Rows held out are shown as B_iQ_i.
+At the end (`solve`) it sees every client's weights Q_i, because the model is made of them, with their offsets,
+and how well each view agrees with G: never a feature of an entity, a mean or a deviation. Rows held out are shown as
+B_iQ_i.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from fedspan._types import Array, Arrays
-from fedspan.algorithms._operator import OperatorClient
-from fedspan.algorithms.gcca.entities import Entities, EntitiesClient, matched
+from fedspan._types import Array, Arrays, Matrix
+from fedspan.algorithms._moments import describe_not_finite
+from fedspan.algorithms._operator import round_product
+from fedspan.algorithms.gcca.entities import MATCH_TASKS, Entities, EntitiesClient, match_entities
 from fedspan.core.protocol import Ask, Round, Sum, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid, to_grid
-from fedspan.numerics.view_solves import View
+from fedspan.numerics.view_projector import View
+
+_SHOWS_PROJECTIONS = "the server's blocks projected on the span of its features (enough of them give that span)"
 
 
 @dataclass(frozen=True)
@@ -34,18 +37,22 @@ class ViewState:
     W: Array | None = None  # (N_i, m), B_iW the m leading left singular vectors (each shortened by the ridge)
 
 
-VIEWS = frozenset({"identify", "identify_rows", "open_view", "weigh", "show"})  # what every method on views asks
-
-
-class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
+class ViewClient(EntitiesClient[ViewState]):
     """One view. `local` says how Q_i follows G: "exact", "gradient", or "sgd" with batches of `batch` entities."""
 
     State = ViewState
 
     def __init__(
-        self, data: Any, center: bool = True, scale: bool = False, ridge: float = 0.0, accuracy: float = 1e-10,
-        local: str = "exact", steps: int = 10, batch: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        data: Entities | Matrix,
+        center: bool = True,
+        scale: bool = False,
+        ridge: float = 0.0,
+        accuracy: float = 1e-10,
+        local: str = "exact",
+        steps: int = 10,
+        batch: int = 0,
+    ) -> None:
         self.entities = data if isinstance(data, Entities) else Entities(data)
         self.view = View(self.entities.X, center, scale, ridge, accuracy)
         self.local, self.steps, self.batch = local, steps, batch
@@ -53,69 +60,75 @@ class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
     def init(self) -> ViewState:
         return ViewState()
 
-    @task(releases={"features": None, "rank": None})
+    @task(
+        releases={"features": None, "rank": None},
+        shows="its number of features, and how many of them are independent",
+    )
     def open_view(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
         """Check the view and make ready; say how many components it can hold."""
         view = self.view
         sums = view.column_squares.sum()
         if not np.isfinite(sums):
-            values, rows, first = view.not_finite()
-            if values == 0:
-                raise InputError("need numbers whose squares can be added up, got some too large; rescale the columns")
-            raise InputError(
-                f"need finite numbers, got NaN or infinity in {values} entries of {rows} of {view.J} rows "
-                f"(first in column {first}); drop those rows from every view, or impute the values"
-            )
+            raise describe_not_finite(view, drop="those rows from every view")
         if sums == 0 or view.rank == 0:
-            raise InputError("need a view that varies, all its rows are equal; leave this view out")
+            raise InputError("All rows of this view are equal, so it says nothing. Leave this view out.")
         if view.ridge == 0 and view.rank >= view.J - view.center:
             raise InputError(
-                f"need fewer features than rows, or a ridge: this view's {view.N} features fit any representation of "
-                f"its {view.J} rows, so they say nothing; give ridge > 0"
+                f"The {view.N} features of this view fit any representation of its {view.J} rows, so they say nothing. "
+                "Use fewer features than rows, or ridge > 0."
             )
         return state, {"features": np.array(view.N), "rank": np.array(view.rank)}
 
-    def product(self, state: ViewState, V: Array) -> Array:
-        return self.view.project(V)
-
-    @task(releases={"Y": None})  # one entity's features can turn the projector by any amount: no bound
-    def multiply(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
+    # One entity's features can turn the projector by any amount, so there is no sensitivity.
+    @task(releases={"Y": None}, shows=_SHOWS_PROJECTIONS)
+    def fit_view(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
         """P_i Z."""
-        return state, {"Y": self.product(state, arrays["Z"])}
+        return state, {"Y": self.view.project(arrays["Z"])}
 
-    @task(releases={"S": None})
+    @task(releases={"Y": None}, shows=f"{_SHOWS_PROJECTIONS}, rounded")
+    def fit_view_on_grid(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
+        """P_i V̂ in whole multiples of the run's step."""
+        return state, {"Y": round_product(self.view.project, arrays)}
+
+    @task(releases={"S": None}, shows="a few random combinations of its features for each entity, rounded")
     def sketch(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
         """B_iΩ of unit size for a random Ω, to about 6 bits a number: a start need not be finer."""
         k = int(arrays["k"])
         S = self.view.times(rng("sketch").normal(size=(self.view.N, k)))
         return state, {"S": np.rint(S * (16 * np.sqrt(S.size) / np.linalg.norm(S))).astype(np.int64)}
 
-    @task(releases={"M": None})
+    @task(releases={"M": None}, shows="a few random combinations of its features for each entity")
     def begin(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
-        """Random weights, so that M_i is as large as G will be (Alg. 1, lines 2 to 4)."""
+        """Random weights, so that M_i is as large as G will be (lines 2 to 4)."""
         k = int(arrays["k"])
         Q = rng("Q").normal(size=(self.view.N, k))
         M = self.view.times(Q)
         size = np.sqrt(k) / np.linalg.norm(M)
         return replace(state, Q=Q * size), {"M": M * size}
 
-    @task(releases={"U": None, "scale": None})
+    @task(
+        releases={"U": None, "scale": None},
+        shows="the leading left singular vectors of its view: its own main directions among the entities",
+    )
     def reduce(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
         """U S (S² + ε)^-½ of the view's m leading singular vectors (J, m), to 8 bits a number (MVLSA)."""
-        S, V = self.view.leading(int(arrays["m"]), rng("leading").normal(size=self.view.N))
+        S, V = self.view.leading_factor(int(arrays["m"]), rng("leading").normal(size=self.view.N))
         W = V / np.sqrt(S**2 + self.view.ridge)
         codes, scale = to_grid(self.view.times(W))
         return replace(state, W=W), {"U": codes, "scale": scale}
 
-    @task(releases={"M": None, "cost": None, "slope": None})
+    @task(
+        releases={"M": None, "cost": None, "slope": None},
+        shows="for each entity what its features say of the common representation, and its part of the cost",
+    )
     def update(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
-        """Q_i towards G; M_i, and f_i and ‖∇f_i‖²/(σ_max² + ε) there (Alg. 1, lines 18 to 24)."""
+        """Q_i towards G; M_i, and f_i and ‖∇f_i‖²/(σ_max² + ε) there (lines 18 to 24)."""
         G, view, slope = arrays["G"], self.view, 0.0
         if self.local == "exact":
-            Q = view.solve(G, start=_fitting(state.Q, G))
+            Q = view.solve(G, start=_fitting_weights(state.Q, G))
             M = view.times(Q)
         else:
-            before = _fitting(state.Q, G)
+            before = _fitting_weights(state.Q, G)
             if before is None:  # the weights that the views cut to low rank would have
                 before = np.zeros((view.N, G.shape[1])) if state.W is None else state.W @ (state.W.T @ view.cross(G))
             Q = self._descend(before, G, rng)
@@ -126,7 +139,7 @@ class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
         return replace(state, Q=Q), {"M": M, "cost": np.array(cost), "slope": np.array(slope)}
 
     def _descend(self, Q: Array, G: Array, rng: Streams) -> Array:
-        """`steps` steps of length 1/(σ_max² + ε) down f_i (Alg. 1, lines 19 to 22)."""
+        """`steps` steps of length 1/(σ_max² + ε) down f_i (lines 19 to 22)."""
         view, draw = self.view, rng("batches")
         step = 1.0 / (view.largest + view.ridge)
         for _ in range(self.steps):
@@ -139,21 +152,25 @@ class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
             Q = Q - step * gradient
         return Q
 
-    @task(releases={"H": None})
-    def show(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
+    @task(releases={"H": None}, shows="what its features say of the rows held out")
+    def test(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
         """B_iQ_i of the rows held out, by the weights for the G that comes with it, or by those at hand."""
-        Q = self.view.solve(received(arrays)) if "scale" in arrays or "G" in arrays else state.Q
+        Q = self.view.solve(receive_common(arrays)) if "scale" in arrays or "G" in arrays else state.Q
         rows = self.entities.held_out
         if rows is None or Q is None:
-            raise InputError("need rows held out of the fit to be shown, this client has none; give held_out")
+            raise InputError("This client has no rows held out of the fit to stop by. Give held_out at every client.")
         Q = Q if self.view.s is None else Q / self.view.s[:, None]
         return state, {"H": np.asarray(rows @ Q) - (0.0 if self.view.mu is None else self.view.mu @ Q)}
 
-    @task(releases={"Q": None, "offset": None, "T": None, "MM": None, "GG": None, "explained": None})
-    def weigh(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
+    @task(
+        releases={"Q": None, "offset": None, "T": None, "MM": None, "GG": None, "explained": None},
+        shows="its weights and offsets, its correlations with the common representation, and how much of its variance "
+        "that holds",
+    )
+    def solve(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
         """The weights that answer for G: X_i Q - offset = P_iG; T = GᵀP_iG, M_iᵀM_i and GᵀG (K, K), and how much of
         the view's variance lies in the span of G."""
-        G, view = received(arrays), self.view
+        G, view = receive_common(arrays), self.view
         Q = view.solve(G)
         M, across = view.times(Q), view.cross(G)
         GG = G.T @ G  # not quite the identity after a coarse channel
@@ -161,18 +178,23 @@ class ViewClient(OperatorClient[ViewState], EntitiesClient[ViewState]):
         explained = float(np.sum(across.T * inside)) / float(view.column_squares.sum())
         Q = Q if view.s is None else Q / view.s[:, None]
         offset = np.zeros(G.shape[1]) if view.mu is None else view.mu @ Q
-        return state, {
-            "Q": Q, "offset": offset, "T": G.T @ M, "MM": M.T @ M, "GG": GG, "explained": np.array(explained),
-        }  # fmt: skip
+        agreement = {"T": G.T @ M, "MM": M.T @ M, "GG": GG, "explained": np.array(explained)}
+        return state, {"Q": Q, "offset": offset, **agreement}
 
 
-def _fitting(Q: Array | None, G: Array) -> Array | None:
+def _fitting_weights(Q: Array | None, G: Array) -> Array | None:
     """Weights from before, if they are for as many components."""
     return Q if Q is not None and Q.shape[1] == G.shape[1] else None
 
 
-def received(arrays: Arrays) -> Array:
-    """G as it came: as it is, or on a grid."""
+def send_common(G: Array, coarse: bool) -> Arrays:
+    """G as it is, or to 12 bits a number."""
+    codes, scale = to_grid(G, 12)
+    return {"codes": codes, "scale": scale} if coarse else {"G": G}
+
+
+def receive_common(arrays: Arrays) -> Array:
+    """The inverse of `send_common`."""
     return from_grid(arrays["codes"], arrays["scale"]) if "scale" in arrays else arrays["G"]
 
 
@@ -182,11 +204,17 @@ def view_options(center: bool, scale: bool, ridge: float, tol: float) -> dict[st
 
 
 def open_views(k: int, center: bool, rng: Streams) -> Round[tuple[int, int]]:
-    """(J, I) once the entities match and every view has been looked at; refuses more components than there can be."""
-    rows = yield from matched(rng)
+    """(J, I) once the entities match and every view has been looked at; refuse more components than there can be."""
+    rows = yield from match_entities(rng)
     ranks = int((yield from complete(Ask("open_view", want=Sum("features", "rank")))).total["rank"])
     J = next(iter(rows.values()))
     most = min(ranks, J - center)
     if k > most:
-        raise InputError(f"need n_components from 1 to the rank of all views together, {most} at most, got {k}")
+        raise InputError(f"n_components must be from 1 to {most}, the rank of all views together, but is {k}.")
     return J, len(rows)
+
+
+def view_tasks(patience: int = 0) -> frozenset[str]:
+    """The tasks of every method on views: the opening, the weights at the end, rows held out if it stops by them."""
+    held_out = {"test"} if patience else set()
+    return MATCH_TASKS | {"open_view", "solve"} | held_out

@@ -1,7 +1,7 @@
 """How a run on views ends: the weights that go with G, and the rows held out by which it may stop early.
 
 Notation: G (J, K) the common representation, P = Σ P_i the sum of the views' projectors, T = GᵀPG (K, K) with
-eigenvalues θ, Q_i (N_i, K) the weights, M_i = B_iQ_i; AC the alignment accuracy. What the server sees: see views.py.
+eigenvalues θ, Q_i (N_i, K) the weights, M_i = B_iQ_i; AC the alignment accuracy. What the server sees: see _view.py.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 import scipy.linalg
 
 from fedspan._types import Array, Arrays
+from fedspan.algorithms.gcca._view import send_common
 from fedspan.core.protocol import Ask, Round, complete
 from fedspan.numerics.alignment import alignment_accuracy
-from fedspan.numerics.grid import to_grid
 from fedspan.numerics.orthonormal import polar
 
 
@@ -41,13 +41,13 @@ class Watch:
     latest: float  # the accuracy of the last round
 
 
-def weigh(G: Array, coarse: bool = False) -> Round[Answer]:
+def ask_weights(G: Array, coarse: bool = False) -> Round[Answer]:
     """Ask for the weights that answer for G, and turn all to the principal axes of P on its span.
 
     A coarse channel leaves the clients with a Ĝ that is not quite orthonormal: θ, the cost and the correlations are
     those of its span, exactly, because the clients also say what ĜᵀĜ is.
     """
-    each = (yield from complete(Ask("weigh", sent(G, coarse)))).each
+    each = (yield from complete(Ask("solve", send_common(G, coarse)))).each
     T, GG = (np.sum([arrays[name] for arrays in each.values()], axis=0) for name in ("T", "GG"))
     sizes, axes = scipy.linalg.eigh((GG + GG.T) / (2 * len(each)))
     W = axes / np.sqrt(np.maximum(sizes, 1e-12 * sizes[-1]))  # a Ĝ that lost a column has no share in θ
@@ -57,42 +57,42 @@ def weigh(G: Array, coarse: bool = False) -> Round[Answer]:
     signs = np.where(G[np.argmax(np.abs(G), axis=0), np.arange(G.shape[1])] < 0, -1.0, 1.0)
     G, S = G * signs, S * signs
     return Answer(
-        G, theta, 0.5 * (len(each) * G.shape[1] - float(theta.sum())),
-        {name: arrays["Q"] @ S for name, arrays in each.items()},
-        {name: arrays["offset"] @ S for name, arrays in each.items()},
-        {name: _correlations(arrays, S) for name, arrays in each.items()},
-        {name: float(arrays["explained"]) for name, arrays in each.items()},
-    )  # fmt: skip
+        G,
+        theta,
+        cost=0.5 * (len(each) * G.shape[1] - float(theta.sum())),
+        Q={name: arrays["Q"] @ S for name, arrays in each.items()},
+        offset={name: arrays["offset"] @ S for name, arrays in each.items()},
+        correlations={name: _correlate(arrays, S) for name, arrays in each.items()},
+        explained={name: float(arrays["explained"]) for name, arrays in each.items()},
+    )
 
 
-def sent(G: Array, coarse: bool) -> Arrays:
-    """G as it is, or to 12 bits a number."""
-    codes, scale = to_grid(G, 12)
-    return {"codes": codes, "scale": scale} if coarse else {"G": G}
-
-
-def _correlations(arrays: Arrays, S: Array) -> Array:
+def _correlate(arrays: Arrays, S: Array) -> Array:
+    """The correlations of M_iS with ĜS, column by column."""
     inner = np.einsum("ij,ij->j", S, arrays["T"] @ S)
     size = np.sqrt(np.maximum(np.einsum("ij,ij->j", S, arrays["MM"] @ S), 0.0))
     return np.divide(inner, size, out=np.zeros_like(inner), where=size > 0)
 
 
-def held_out_accuracy(arrays: Arrays) -> Round[float]:
+def ask_held_out_accuracy(arrays: Arrays) -> Round[float]:
     """AC of the rows held out. The server sees their representations, view by view."""
-    shown = (yield from complete(Ask("show", arrays))).each
+    shown = (yield from complete(Ask("test", arrays))).each
     return alignment_accuracy([reply["H"] for reply in shown.values()])
 
 
-def watched(before: Watch | None, G: Array, accuracy: float, t: int) -> Watch:
+def keep_better(before: Watch | None, G: Array, accuracy: float, t: int) -> Watch:
     """The better of what was the best and this round."""
     if before is not None and accuracy <= before.accuracy:
         return replace(before, latest=accuracy)
     return Watch(G, accuracy, t, accuracy)
 
 
-def no_better(watch: Watch | None, t: int, patience: int) -> bool:
+def is_out_of_patience(watch: Watch | None, t: int, patience: int) -> bool:
+    """Whether `patience` rounds have passed without a better alignment."""
     return patience > 0 and watch is not None and t - watch.round >= patience
 
 
-def metrics_of(cost: float, kkt: float, watch: Watch | None) -> dict[str, float]:
-    return {"cost": cost, "kkt": kkt} | ({"accuracy": watch.latest, "best_accuracy": watch.accuracy} if watch else {})
+def view_metrics(cost: float, kkt: float, watch: Watch | None) -> dict[str, float]:
+    """What the methods on views say of their progress."""
+    accuracy = {"accuracy": watch.latest, "best_accuracy": watch.accuracy} if watch else {}
+    return {"cost": cost, "kkt": kkt} | accuracy

@@ -1,4 +1,10 @@
-"""MAX-VAR GCCA of views that stay apart: AltMaxVar and CuteMaxVar (Shrestha and Fu), and MVLSA.
+"""MAX-VAR GCCA of views that stay apart: AltMaxVar, CuteMaxVar and MVLSA.
+
+    S. Shrestha, X. Fu. Communication-Efficient Federated Linear and Deep Generalized Canonical Correlation Analysis.
+    IEEE Trans. Signal Process., 2023. https://arxiv.org/abs/2109.12400 (Algorithm 1)
+AltMaxVar is from X. Fu, K. Huang, M. Hong, N. D. Sidiropoulos, A. M.-C. So, Scalable and flexible multiview MAX-VAR
+canonical correlation analysis, IEEE Trans. Signal Process., 2017, https://arxiv.org/abs/1605.09459; MVLSA from
+P. Rastogi, B. Van Durme, R. Arora, Multiview LSA: Representation learning via generalized CCA, NAACL, 2015.
 
 Notation: J entities, K components, I views; B_i (J, N_i) the view of client i, ε the ridge, Q_i (N_i, K) its weights,
 M_i = B_i Q_i (J, K), M = Σ M_i; P_i = B_i(B_iᵀB_i + εI)†B_iᵀ; G (J, K) the common representation, GᵀG = I, 1ᵀG = 0;
@@ -8,7 +14,7 @@ M_i = B_i Q_i (J, K), M = Σ M_i; P_i = B_i(B_iᵀB_i + εI)†B_iᵀ; G (J, K) 
 The stopping measure is ‖(∇_Q f_1, …, ∇_Q f_I, (I - GGᵀ)M)‖ / (I·K), the critical point condition (23) with each block
 in the units of G. It is not divided by tr(P) as in PCA: that is the number of features, and says nothing of G.
 
-What the server sees: see views.py. Under a quantised channel (`delta(quantize(b))` on "M" and "G") that is CuteMaxVar's
+What the server sees: see _view.py. Under a quantised channel (`delta(quantize(b))` on "M" and "G") that is CuteMaxVar's
 exchange: the channel's memories are the paper's M̂_i and Ĝ, kept on both sides, and coding against them *is* its error
 feedback, because what was lost is part of the next difference (12).
 """
@@ -17,18 +23,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
 from fedspan._types import Array
-from fedspan.algorithms.gcca._view import VIEWS, ViewClient, open_views, view_options
-from fedspan.algorithms.gcca._weigh import Answer, Watch, held_out_accuracy, metrics_of, no_better, watched, weigh
+from fedspan.algorithms.gcca._view import ViewClient, open_views, view_options, view_tasks
+from fedspan.algorithms.gcca._weigh import (
+    Answer,
+    Watch,
+    ask_held_out_accuracy,
+    ask_weights,
+    is_out_of_patience,
+    keep_better,
+    view_metrics,
+)
 from fedspan.core.protocol import Ask, Client, Round, Server, Sum, complete
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid
 from fedspan.numerics.maxvar import common_step, projected_residual
-from fedspan.numerics.precondition import low_rank_at_once
+from fedspan.numerics.precondition import low_rank_sum_at_once
+
+Local = Literal["exact", "gradient", "sgd"]
+Start = Literal["random", "mvlsa"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +64,19 @@ class MaxVarState:
 
 
 @dataclass(frozen=True)
-class AltMaxVar(Server[MaxVarState]):
+class _MaxVar(Server[MaxVarState]):
+    """What AltMaxVar and MVLSA share."""
+
+    State = MaxVarState
+    client: ClassVar[type[Client[object]]] = ViewClient
+    family: ClassVar[str] = "gcca"
+
+    def estimate(self, state: MaxVarState) -> Array:
+        return state.answer.G if state.answer else state.G
+
+
+@dataclass(frozen=True)
+class AltMaxVar(_MaxVar):
     """Alternate (8a) and (8b) until the critical point condition is met to `tol`.
 
     `local`: "exact" (least squares), "gradient" (`steps` full gradient steps) or "sgd" (`steps` steps with batches of
@@ -60,37 +90,41 @@ class AltMaxVar(Server[MaxVarState]):
     center: bool = True
     scale: bool = False
     ridge: float = 0.0
-    local: str = "exact"
+    local: Local = "exact"
     steps: int = 10
     batch: int = 0
-    start: str = "random"
+    start: Start = "random"
     rank: int = 0
     alpha: float = math.inf
     patience: int = 0
     last: int = field(default=0, repr=False)
 
-    State = MaxVarState
-    client: type[Client] = ViewClient  # type: ignore[type-arg]
-
     def __post_init__(self) -> None:
-        if self.local not in ("exact", "gradient", "sgd") or self.start not in ("random", "mvlsa"):
-            raise InputError(f"need local exact, gradient or sgd and start random or mvlsa, got {self!r}")
+        if self.local not in get_args(Local):
+            raise InputError(f"local must be 'exact', 'gradient' or 'sgd', but is {self.local!r}.")
+        if self.start not in get_args(Start):
+            raise InputError(f"start must be 'random' or 'mvlsa', but is {self.start!r}.")
         if self.local == "sgd" and self.batch < 1:
-            raise InputError(f"need a batch of at least one entity for sgd, got {self.batch!r}; give batch_size")
-        if self.steps < 1 or not self.alpha > 0 or not self.ridge >= 0:
-            raise InputError(f"need at least 1 local step, alpha > 0 and ridge of at least 0, got {self!r}")
+            raise InputError(f"Local steps by 'sgd' need batch_size of at least 1 entity, but it is {self.batch!r}.")
+        if self.steps < 1:
+            raise InputError(f"steps must be at least 1, but is {self.steps!r}.")
+        if not self.alpha > 0:
+            raise InputError(f"alpha must be above 0, but is {self.alpha!r}.")
+        if not self.ridge >= 0:
+            raise InputError(f"ridge must be at least 0, but is {self.ridge!r}.")
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         view = view_options(self.center, self.scale, self.ridge, self.tol)
         return {**view, "local": self.local, "steps": self.steps, "batch": self.batch}
 
     def asks(self) -> frozenset[str]:
-        return VIEWS | {"begin", "update", "sketch", "reduce"}
+        first = "reduce" if self.start == "mvlsa" else "begin"
+        return view_tasks(self.patience) | {first, "update"}
 
     def init(self, rng: Streams) -> Round[MaxVarState]:
         J, views = yield from open_views(self.k, self.center, rng)
         if self.start == "mvlsa":
-            G = yield from mvlsa(self.k, self.rank or 2 * self.k, self.center)
+            G = yield from ask_mvlsa(self.k, self.rank or 2 * self.k, self.center)
         else:
             M = (yield from complete(Ask("begin", {"k": np.array(self.k)}, Sum("M")))).total["M"]  # lines 1 to 6
             G = common_step(M, None, center=self.center)  # line 7
@@ -105,50 +139,49 @@ class AltMaxVar(Server[MaxVarState]):
         G_next = common_step(M, G, self.alpha, self.center)  # line 29
         watch = state.watch
         if self.patience:
-            watch = watched(watch, G, (yield from held_out_accuracy({})), t)
+            watch = keep_better(watch, G, (yield from ask_held_out_accuracy({})), t)
         state = MaxVarState(state.J, state.views, t, G_next, float(total["cost"]), kkt, watch, None)
         if self.done(state) or t == self.last:
-            answer = yield from weigh(watch.G if watch else G_next)
+            answer = yield from ask_weights(watch.G if watch else G_next)
             state = replace(state, answer=answer)
         return state
 
     def done(self, state: MaxVarState) -> bool:
-        return state.kkt <= self.tol or no_better(state.watch, state.t, self.patience)
-
-    def estimate(self, state: MaxVarState) -> Array:
-        return state.answer.G if state.answer else state.G
+        return state.kkt <= self.tol or is_out_of_patience(state.watch, state.t, self.patience)
 
     def metrics(self, state: MaxVarState) -> dict[str, float]:
-        return metrics_of(state.cost, state.kkt, state.watch)
+        return view_metrics(state.cost, state.kkt, state.watch)
 
 
 @dataclass(frozen=True)
 class CuteMaxVar(AltMaxVar):
     """Algorithm 1: AltMaxVar through a channel that quantises differences on both links.
 
-    Differs from the paper: the first exchange goes at 8 bits (the channel's choice; full precision is selectable), and
-    there is no proximal term unless `alpha` is given: it makes the iteration one on P + I/α, which converges slower.
+    What differs from the paper: the first exchange goes at 8 bits (the channel's choice; full precision is selectable),
+    and there is no proximal term unless `alpha` is given: it makes the iteration one on P + I/α, which is slower.
     """
 
 
-def reduced(k: int, m: int) -> Round[tuple[Array, Array]]:
+def ask_low_rank(k: int, m: int) -> Round[tuple[Array, Array]]:
     """(vectors, values) of P for views cut to rank m. One exchange: the server sees each view's leading subspace."""
     replies = yield from complete(Ask("reduce", {"m": np.array(max(m, k))}))
     factors = [from_grid(arrays["U"], arrays["scale"]) for arrays in replies.each.values()]
-    vectors, values = low_rank_at_once(factors)
+    vectors, values = low_rank_sum_at_once(factors)
     if len(values) < k:
-        raise InputError(f"need views whose leading parts together have rank {k}, got {len(values)}; raise the rank")
+        raise InputError(
+            f"The leading parts of the views together have rank {len(values)}, but {k} is needed. Raise rank."
+        )
     return vectors, values
 
 
-def mvlsa(k: int, m: int, center: bool) -> Round[Array]:
+def ask_mvlsa(k: int, m: int, center: bool) -> Round[Array]:
     """G of the views cut to rank m (Rastogi et al.)."""
-    vectors, _ = yield from reduced(k, m)
+    vectors, _ = yield from ask_low_rank(k, m)
     return common_step(vectors[:, :k], center=center)  # rounding may have left a little of the mean
 
 
 @dataclass(frozen=True)
-class Mvlsa(Server[MaxVarState]):
+class Mvlsa(_MaxVar):
     """One round: the answer for views cut to rank `rank` (0: 2K), as good as that rank; the baseline of the paper."""
 
     k: int = 2
@@ -157,29 +190,23 @@ class Mvlsa(Server[MaxVarState]):
     ridge: float = 0.0
     rank: int = 0
 
-    State = MaxVarState
-    client: type[Client] = ViewClient  # type: ignore[type-arg]
-
     def client_options(self) -> dict[str, float | int | str | bool]:
         return view_options(self.center, self.scale, self.ridge, tol=0.0)
 
     def asks(self) -> frozenset[str]:
-        return VIEWS | {"reduce"}
+        return view_tasks() | {"reduce"}
 
     def init(self, rng: Streams) -> Round[MaxVarState]:
         J, views = yield from open_views(self.k, self.center, rng)
         return MaxVarState(J, views, 0, np.zeros((J, 0)), np.inf, np.inf, None, None)
 
     def round(self, state: MaxVarState, rng: Streams) -> Round[MaxVarState]:
-        G = yield from mvlsa(self.k, self.rank or 2 * self.k, self.center)
-        answer = yield from weigh(G)
+        G = yield from ask_mvlsa(self.k, self.rank or 2 * self.k, self.center)
+        answer = yield from ask_weights(G)
         return replace(state, t=1, G=G, cost=answer.cost, answer=answer)
 
     def done(self, state: MaxVarState) -> bool:
         return state.t > 0
-
-    def estimate(self, state: MaxVarState) -> Array:
-        return state.answer.G if state.answer else state.G
 
     def metrics(self, state: MaxVarState) -> dict[str, float]:
         return {"cost": state.cost}

@@ -1,4 +1,7 @@
-"""AltMaxVar-Deep and CuteMaxVar-Deep (CuteMaxVar, Algorithm 1, with a network per view).
+"""AltMaxVar-Deep and CuteMaxVar-Deep: MAX-VAR GCCA with a network for each view.
+
+    S. Shrestha, X. Fu. Communication-Efficient Federated Linear and Deep Generalized Canonical Correlation Analysis.
+    IEEE Trans. Signal Process., 2023. https://arxiv.org/abs/2109.12400 (Algorithm 1)
 
 Notation: J entities (rows, the same at all nodes), I views, X_i (J, N_i) view i, K components; θ_i the parameters of
 network i, M_i = Q(X_i; θ_i) (J, K) its outputs, G (J, K) the common representation, GᵀG = I and 1ᵀG = 0; T inner
@@ -9,7 +12,7 @@ is CuteMaxVar-Deep, without one AltMaxVar-Deep. The server sees how many rows ea
 see entities.py), Σ_i M_i, the sum of the nodes' costs and the sum of their correlations with G. Rows, parameters and
 optimisers stay at the nodes. The server needs no torch.
 
-Differs from the paper: the nodes fit √J·G (GᵀG = J·I in their scale) by the *mean* squared error, so that neither
+What differs from the paper: the nodes fit √J·G (GᵀG = J·I in their scale) by the *mean* squared error, so that neither
 targets nor steps shrink with J. Batches are cut from a shuffle of all rows, not drawn anew. Numbers travel as float32
 (its q_full). The first exchange is what the channel makes of it (8 bits in `delta`), not always full precision.
 M_i is taken in evaluation mode, as new entities will be (batch norm by its running statistics, no dropout).
@@ -20,18 +23,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 
-from fedspan._types import Array, Arrays
-from fedspan.algorithms.gcca.entities import Entities, EntitiesClient, matched
-from fedspan.algorithms.gcca.networks import alone, like, made, optimizer_of, outputs, plain, tensors, with_parameters
-from fedspan.core.protocol import Ask, Client, Round, Server, Sum, complete, task
+from fedspan._types import Array, Arrays, Matrix
+from fedspan.algorithms._moments import describe_not_finite
+from fedspan.algorithms.gcca.entities import MATCH_TASKS, Entities, EntitiesClient, match_entities
+from fedspan.algorithms.gcca.networks import (
+    compute_outputs,
+    load_parameters,
+    make_network,
+    make_optimizer,
+    to_arrays,
+    to_batch,
+    to_tensors,
+    use_torch_alone,
+)
+from fedspan.core.protocol import Ask, Client, Needs, Round, Server, Sum, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
-from fedspan.numerics.maxvar import centred, common_step
+from fedspan.numerics.maxvar import center_columns, common_step
 from fedspan.numerics.operators import Rows
 
 if TYPE_CHECKING:
@@ -46,11 +59,11 @@ class DeepView:
     torch.optim (Adam, if none is given) or a function from parameters to an optimiser.
     """
 
-    X: Any
+    X: Matrix
     network: Module | Callable[[], Module]
     optimizer: Callable[..., Optimizer] | None = None
     threads: int = 1  # of torch; the last bits of a result depend on it
-    ids: Sequence[Any] | Array | None = None  # of the rows: see entities.py
+    ids: Sequence[object] | Array | None = None  # of the rows: see entities.py
     secret: str = ""
 
 
@@ -67,7 +80,7 @@ class DeepNode(EntitiesClient[NodeState]):
     """A node: it trains its network towards G, and says what the network makes of its rows."""
 
     State = NodeState
-    needs = "network"
+    needs: ClassVar[Needs] = "network"
 
     def __init__(
         self, data: DeepView, k: int, steps: int, batch_size: int = 0, lr: float = 1e-3, weight_decay: float = 0.0
@@ -76,7 +89,7 @@ class DeepNode(EntitiesClient[NodeState]):
         self.X = data.X.tocsr() if sp.issparse(data.X) else data.X
         self.entities = Entities(self.X, data.ids, data.secret)
         self.batch_size = min(batch_size or len(self), len(self))
-        self.live: tuple[Any, Module, Optimizer] | None = None  # the state's mark, and its network and optimiser
+        self.live: tuple[object, Module, Optimizer] | None = None  # the state's mark, and its network and optimiser
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
@@ -84,33 +97,36 @@ class DeepNode(EntitiesClient[NodeState]):
     def init(self) -> NodeState:
         return NodeState()
 
-    @task(releases={"M": None})
+    @task(releases={"M": None}, shows="for each entity the output of its network before training")
     def start(self, state: NodeState, arrays: Arrays, rng: Streams) -> tuple[NodeState, Arrays]:
         """M_i of the network before training; the place where rows and network are checked."""
         self._check_rows()
-        with alone(rng("network"), self.view.threads):
-            net = made(self.view.network)  # Alg. 1, line 2
+        with use_torch_alone(rng("network"), self.view.threads):
+            net = make_network(self.view.network)  # Alg. 1, line 2
             state = self._keep(net, self._optimizer(net), round=0)
-            M = self._checked_outputs(net)
+            M = self._check_outputs(net)
         return state, {"M": M}  # Alg. 1, line 4
 
-    @task(releases={"M": None, "cost": None, "correlation": None})
+    @task(
+        releases={"M": None, "cost": None, "correlation": None},
+        shows="for each entity the output of its network, its part of the cost, and its correlations",
+    )
     def train(self, state: NodeState, arrays: Arrays, rng: Streams) -> tuple[NodeState, Arrays]:
         """T steps towards G, then M_i; if its last answer was lost and it is asked again, it trains no more."""
         G = arrays["G"]
-        with alone(rng("network"), self.view.threads):
-            net, optimizer = self._resumed(state)
-        with alone(rng("training"), self.view.threads):  # whether or not the network was made again just now
+        with use_torch_alone(rng("network"), self.view.threads):
+            net, optimizer = self._resume(state)
+        with use_torch_alone(rng("training"), self.view.threads):  # whether or not the network was made again just now
             if rng.round != state.round:
                 self.live = None  # if this fails half-way, the state is still the one before
                 net.train()
                 for t, F in zip(range(self.steps), self._batches(rng("batches")), strict=False):
                     if not math.isfinite(self._step(net, optimizer, F, G[F])):  # Alg. 1, lines 20 and 21
-                        raise InputError(f"need a loss that stays finite, step {t + 1} gave another; lower lr")
+                        raise InputError(f"The loss of step {t + 1} is not finite. Lower lr.")
                 state = self._keep(net, optimizer, rng.round)
-            M = outputs(net, self.X)
+            M = compute_outputs(net, self.X)
         cost = 0.5 * np.sum((M - G) ** 2, dtype=np.float64) / len(self)
-        return state, {"M": M, "cost": np.array(cost), "correlation": correlation(M, G)}  # Alg. 1, lines 23 and 24
+        return state, {"M": M, "cost": np.array(cost), "correlation": correlate(M, G)}  # Alg. 1, lines 23 and 24
 
     def _batches(self, rng: np.random.Generator) -> Iterator[Array]:
         """Rows of one batch after the other, from shuffles of all rows; the rest of a shuffle is dropped."""
@@ -120,7 +136,7 @@ class DeepNode(EntitiesClient[NodeState]):
                 yield order[begin : begin + self.batch_size]
 
     def _step(self, net: Module, optimizer: Optimizer, F: Array, G: Array) -> float:
-        x, g = like(net, self.X[F]), like(net, G)
+        x, g = to_batch(net, self.X[F]), to_batch(net, G)
 
         def loss() -> Any:
             optimizer.zero_grad()
@@ -131,44 +147,41 @@ class DeepNode(EntitiesClient[NodeState]):
         return optimizer.step(loss).item()  # type: ignore[attr-defined]
 
     def _optimizer(self, net: Module) -> Optimizer:
-        return optimizer_of(net, self.view.optimizer, self.lr, self.weight_decay)
+        return make_optimizer(net, self.view.optimizer, self.lr, self.weight_decay)
 
     def _keep(self, net: Module, optimizer: Optimizer, round: int) -> NodeState:
         """The state after these steps; the live objects are kept too, for as long as this client is open."""
-        state = NodeState(plain(net.state_dict()), plain(optimizer.state_dict()), round)
+        state = NodeState(to_arrays(net.state_dict()), to_arrays(optimizer.state_dict()), round)
         self.live = (_mark(state), net, optimizer)
         return state
 
-    def _resumed(self, state: NodeState) -> tuple[Module, Optimizer]:
+    def _resume(self, state: NodeState) -> tuple[Module, Optimizer]:
         if self.live is None or self.live[0] is not _mark(state):  # another state, or opened again
-            net = with_parameters(made(self.view.network), state.theta)
+            net = load_parameters(make_network(self.view.network), state.theta)
             optimizer = self._optimizer(net)
             saved = state.optimizer | {"state": {int(i): s for i, s in state.optimizer["state"].items()}}
-            optimizer.load_state_dict(tensors(saved))
+            optimizer.load_state_dict(to_tensors(saved))
             self.live = (_mark(state), net, optimizer)
         return self.live[1:]
 
-    def _checked_outputs(self, net: Module) -> Array:
+    def _check_outputs(self, net: Module) -> Array:
         try:
-            M = outputs(net, self.X)
+            M = compute_outputs(net, self.X)
         except (RuntimeError, ValueError, IndexError) as error:
-            raise InputError(f"need a network for {self.X.shape[1]} features, it fails: {error}") from error
+            raise InputError(f"The network fails on rows of {self.X.shape[1]} features: {error}") from error
         if M.shape != (len(self), self.k):
             raise InputError(
-                f"need a network whose output width is n_components = {self.k}, got outputs of shape {M.shape} for "
-                f"{len(self)} rows; change the width of its last layer"
+                f"The network must have an output for each of the n_components = {self.k}, but its outputs for "
+                f"{len(self)} rows have shape {M.shape}. Change the width of its last layer."
             )
         if not np.isfinite(M).all():
-            raise InputError("need finite outputs of the network before training, got others; rescale the features")
+            raise InputError("The outputs of the network before training are not finite. Rescale the features.")
         return M
 
     def _check_rows(self) -> None:
         rows = Rows(self.X)
-        if not np.isfinite(rows.sums()).all() and (found := rows.not_finite())[0]:
-            raise InputError(
-                f"need finite numbers, got NaN or infinity in {found[0]} entries of {found[1]} of {rows.n} rows "
-                f"(first in column {found[2]}); drop those entities from all views or impute the values"
-            )
+        if not np.isfinite(rows.sums()).all() and rows.count_not_finite()[0]:
+            raise describe_not_finite(rows, drop="those entities from all views")
 
 
 @dataclass(frozen=True)
@@ -196,33 +209,47 @@ class DeepMaxVar(Server[DeepState]):
     tol: float = 0.0
 
     State = DeepState
-    client: type[Client] = DeepNode  # type: ignore[type-arg]
+    client: ClassVar[type[Client[object]]] = DeepNode
+    family: ClassVar[str] = "gcca"
 
     def client_options(self) -> dict[str, float | int | str | bool]:
-        return {name: getattr(self, name) for name in ("k", "steps", "batch_size", "lr", "weight_decay")}
+        return {
+            "k": self.k,
+            "steps": self.steps,
+            "batch_size": self.batch_size,
+            "lr": self.lr,
+            "weight_decay": self.weight_decay,
+        }
+
+    def asks(self) -> frozenset[str]:
+        return MATCH_TASKS | {"start", "train"}
 
     def init(self, rng: Streams) -> Round[DeepState]:
-        J = next(iter((yield from matched(rng)).values()))
+        J = next(iter((yield from match_entities(rng)).values()))
         if self.k >= J:
-            raise InputError(f"need more entities than the {self.k} components, got {J}; lower n_components")
+            raise InputError(
+                f"There must be more entities than the {self.k} components, but there are {J}. Lower n_components."
+            )
         M = (yield from complete(Ask("start", want=Sum("M")))).total["M"]
-        return self._common(M, None, math.nan, np.full(self.k, math.nan))  # Alg. 1, line 7
+        return self._update_common(M, None, math.nan, np.full(self.k, math.nan))  # Alg. 1, line 7
 
     def round(self, state: DeepState, rng: Streams) -> Round[DeepState]:
         targets = (math.sqrt(len(state.G)) * state.G).astype(np.float32)
         replies = yield from complete(Ask("train", {"G": targets}, Sum("M", "cost", "correlation")))
-        total, I = replies.total, len(replies.asked)  # noqa: E741
-        return self._common(total["M"], state.G, float(total["cost"]), total["correlation"] / I)  # Alg. 1, line 29
+        total, views = replies.total, len(replies.asked)
+        return self._update_common(
+            total["M"], state.G, float(total["cost"]), total["correlation"] / views
+        )  # Alg. 1, line 29
 
-    def _common(self, M: Array, G: Array | None, cost: float, correlations: Array) -> DeepState:
+    def _update_common(self, M: Array, G: Array | None, cost: float, correlations: Array) -> DeepState:
         J = len(M)
         M = M.astype(np.float64) / math.sqrt(J)
-        gram = centred(M).T @ centred(M)
+        gram = center_columns(M).T @ center_columns(M)
         rank = int(np.sum(np.linalg.eigvalsh(gram) > 1e-12 * np.sum(M**2)))  # less is what float32 rounds
         if rank < self.k:
             raise InputError(
-                f"need networks whose outputs vary in {self.k} directions, their sum varies in {rank}; "
-                "start from other parameters, lower lr, or take wider layers"
+                f"The outputs of the networks must vary in {self.k} directions, but their sum varies in {rank}. "
+                "Start from other parameters, lower lr, or use wider layers."
             )
         G_next = common_step(M, G, self.alpha)  # (15), (16)
         change = math.inf if G is None else float(np.linalg.norm(G_next - G)) / math.sqrt(self.k)
@@ -238,13 +265,13 @@ class DeepMaxVar(Server[DeepState]):
         return {"cost": state.cost, "correlation": float(state.correlations.mean()), "change": state.change}
 
 
-def _mark(state: NodeState) -> Any:
+def _mark(state: NodeState) -> object:
     """An array that only this state and its copies hold."""
     return next(iter(state.theta.values()))
 
 
-def correlation(M: Array, G: Array) -> Array:
+def correlate(M: Array, G: Array) -> Array:
     """The correlation of each column of M with that of G; 0 where one is constant."""
-    A, B = (centred(Y.astype(np.float64)) for Y in (M, G))
+    A, B = (center_columns(Y.astype(np.float64)) for Y in (M, G))
     scale = np.linalg.norm(A, axis=0) * np.linalg.norm(B, axis=0)
     return np.asarray(np.divide((A * B).sum(axis=0), scale, out=np.zeros(len(scale)), where=scale > 0))

@@ -1,6 +1,12 @@
-"""Block Krylov on views: MAX-VAR GCCA in a few rounds, by the code that PCA uses.
+"""Block Krylov on views: MAX-VAR GCCA in a few rounds, by the code that PCA uses (spectral/krylov.py).
 
-Notation: P = Σ P_i (J, J) the sum of the views' projectors (see views.py), Ω_i random (N_i, K), θ the eigenvalues of P.
+The problem is (7) of:
+    S. Shrestha, X. Fu. Communication-Efficient Federated Linear and Deep Generalized Canonical Correlation Analysis.
+    IEEE Trans. Signal Process., 2023. https://arxiv.org/abs/2109.12400
+The method is in none of the papers: the best G spans the leading eigenvectors of a sum of operators that are held
+apart, as in PCA.
+
+Notation: P = Σ P_i (J, J) the sum of the views' projectors (see _view.py), Ω_i random (N_i, K), θ the eigenvalues of P.
 The server sees Σ B_iΩ_i once and Σ P_i V in each round. The KKT violation is scaled by I·K, the largest that Σθ can be,
 where PCA scales by the trace: tr(P) is the number of features, and says nothing of K components. `MaxVarDavidson` opens
 with each view cut to low rank instead of Σ B_iΩ_i: fewer rounds, and the server sees each view's leading subspace.
@@ -9,20 +15,28 @@ with each view cut to low rank instead of Σ B_iΩ_i: fewer rounds, and the serv
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import ClassVar, cast
 
 import numpy as np
 
 from fedspan._types import Array
 from fedspan.algorithms._moments import Moments
-from fedspan.algorithms.gcca._view import VIEWS, ViewClient, open_views, view_options
-from fedspan.algorithms.gcca._weigh import Answer, Watch, held_out_accuracy, metrics_of, no_better, sent, watched, weigh
-from fedspan.algorithms.gcca.altmaxvar import reduced
+from fedspan.algorithms.gcca._view import ViewClient, open_views, send_common, view_options, view_tasks
+from fedspan.algorithms.gcca._weigh import (
+    Answer,
+    Watch,
+    ask_held_out_accuracy,
+    ask_weights,
+    is_out_of_patience,
+    keep_better,
+    view_metrics,
+)
+from fedspan.algorithms.gcca.altmaxvar import ask_low_rank
 from fedspan.algorithms.spectral.krylov import Krylov, KrylovState, check_columns
 from fedspan.core.protocol import Ask, Client, Round, Sum, complete
 from fedspan.core.rng import Streams
 from fedspan.numerics.maxvar import common_step
-from fedspan.numerics.orthonormal import orthonormal
+from fedspan.numerics.orthonormal import orthonormalize
 
 
 @dataclass(frozen=True)
@@ -46,38 +60,40 @@ class MaxVarKrylov(Krylov):
     last: int = field(default=0, repr=False)
 
     State = ViewsKrylovState  # type: ignore[assignment]
-    client: type[Client] = ViewClient  # type: ignore[type-arg]
+    client: ClassVar[type[Client[object]]] = ViewClient
+    family: ClassVar[str] = "gcca"
+    product: ClassVar[str] = "fit_view"
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         return view_options(self.center, self.scale, self.ridge, self.tol)
 
     def asks(self) -> frozenset[str]:
-        return VIEWS | {"multiply_on_grid" if self.rounded else "multiply", "sketch"}
+        return view_tasks(self.patience) | {"sketch", self.product_task}
 
     def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
         J, views = yield from open_views(self.k, self.center, rng)
         S = (yield from complete(Ask("sketch", {"k": np.array(self.k)}, Sum("S")))).total["S"]
         moments = Moments(J, np.zeros(J), np.ones(0), float(views * self.k), views)
-        return moments, orthonormal(S - S.mean(axis=0) if self.center else S.astype(np.float64))
+        return moments, orthonormalize(S - S.mean(axis=0) if self.center else S.astype(np.float64))
 
     def init(self, rng: Streams) -> Round[ViewsKrylovState]:
         state = yield from super().init(rng)
         return ViewsKrylovState(**vars(state), t=0, watch=None, answer=None)
 
     def round(self, state: ViewsKrylovState, rng: Streams) -> Round[ViewsKrylovState]:  # type: ignore[override]
-        found: Any = yield from super().round(state, rng)  # of the class of the state that it was given
+        found = cast(ViewsKrylovState, (yield from super().round(state, rng)))  # of the class that it was given
         state = replace(found, t=state.t + 1, answer=None)
         if self.patience:
-            accuracy = yield from held_out_accuracy(sent(state.Z, self.rounded))
-            state = replace(state, watch=watched(state.watch, state.Z, accuracy, state.t))
+            accuracy = yield from ask_held_out_accuracy(send_common(state.Z, self.rounded))
+            state = replace(state, watch=keep_better(state.watch, state.Z, accuracy, state.t))
         if self.done(state) or state.t == self.last:
-            answer = yield from weigh(state.watch.G if state.watch else state.Z, self.rounded)
+            answer = yield from ask_weights(state.watch.G if state.watch else state.Z, self.rounded)
             state = replace(state, answer=answer)
         return state
 
     def done(self, state: KrylovState) -> bool:
         watch, t = (state.watch, state.t) if isinstance(state, ViewsKrylovState) else (None, 0)
-        return super().done(state) or no_better(watch, t, self.patience)
+        return super().done(state) or is_out_of_patience(watch, t, self.patience)
 
     def estimate(self, state: KrylovState) -> Array:
         return state.answer.G if isinstance(state, ViewsKrylovState) and state.answer else state.Z
@@ -85,7 +101,7 @@ class MaxVarKrylov(Krylov):
     def metrics(self, state: KrylovState) -> dict[str, float]:
         cost = 0.5 * (state.moments.clients * self.k - float(state.theta.sum()))
         watch = state.watch if isinstance(state, ViewsKrylovState) else None
-        return metrics_of(cost, state.kkt, watch) | {"gap": state.gap}
+        return view_metrics(cost, state.kkt, watch) | {"gap": state.gap}
 
 
 @dataclass(frozen=True)
@@ -110,6 +126,6 @@ class MaxVarDavidson(MaxVarKrylov):
 
     def init(self, rng: Streams) -> Round[ViewsKrylovState]:
         state = yield from super().init(rng)
-        vectors, values = yield from reduced(self.k, self.columns or 3 * self.k)
+        vectors, values = yield from ask_low_rank(self.k, self.columns or 3 * self.k)
         start = common_step(vectors[:, : self.k], center=self.center)
         return replace(state, P=vectors, lam=values, next=start, Z=start)

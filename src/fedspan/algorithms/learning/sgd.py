@@ -1,34 +1,47 @@
-"""The baselines of mini-batch SSCA: FedSGD (McMahan et al. 2017), FedAvg / PR-SGD (Yu et al. 2019), momentum SGD.
+"""The baselines of mini-batch SSCA: FedSGD, FedAvg with momentum or without, and SSCA written as momentum SGD.
+
+    B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas. Communication-Efficient Learning of Deep Networks
+    from Decentralized Data. AISTATS, 2017. https://arxiv.org/abs/1602.05629 (FedSGD, FedAvg)
+    H. Yu, S. Yang, S. Zhu. Parallel Restarted SGD with Faster Convergence and Less Communication. AAAI, 2019.
+    https://arxiv.org/abs/1807.06629 (FedAvg as PR-SGD)
+    Y. Cui, Y. Li, C. Ye. Sample-based and Feature-based Federated Learning for Unconstrained and Constrained Nonconvex
+    Optimization via Mini-batch SSCA. arXiv, 2022. https://arxiv.org/abs/2104.06011 ((11), (12) and Remark 2)
 
 Notation: ω (d,) the parameters, g the mean gradient of a batch, v the momentum, r = rate(t) the learning rate, β the
 momentum parameter, E the local steps between two communications, γ, ρ, τ as in ssca.py.
 The server sees the sum of the clients' gradients (FedSGD), or of their locally updated ω (FedAvg), weighted by N_i.
+
+What differs from the papers: a client of FedAvg passes over all its rows before any comes again, and the momentum is
+averaged with ω.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms.learning.samples import (
+from fedspan.algorithms.learning._samples import (
+    DEFAULT_NET,
+    Model,
     Opening,
     SampleBased,
     SampleClient,
     Sampling,
     Steps,
-    finite,
-    mean,
-    usable,
+    can_be_squared,
+    check_at_least,
+    mark_finite,
+    mean_loss,
 )
 from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Server, Sum, task
 from fedspan.core.rng import Streams
-from fedspan.errors import ClientError, InputError
+from fedspan.errors import InputError
 from fedspan.numerics.swish import Swish
 
-_NET, _RATE, _STEPS = Swish(), Steps(0.3, 0.3), Steps(0.3, 0.1)
+_RATE, _MOMENTUM_STEPS = Steps(0.3, 0.3), Steps(0.3, 0.1)
 
 
 @dataclass(frozen=True)
@@ -48,7 +61,7 @@ class SgdState:
 class FedSgd(SampleBased, Server[SgdState]):
     """v ← βv + g, ω ← ω - r v, with the gradient of the mean loss + l2·‖ω‖². β = 0: FedSGD."""
 
-    model: Swish | Any = _NET
+    model: Swish | Model = DEFAULT_NET  # a site rebuilds the first from plain data
     batch: int = 100
     rounds: int = 1000
     l2: float = 1e-5
@@ -61,11 +74,12 @@ class FedSgd(SampleBased, Server[SgdState]):
 
     def __post_init__(self) -> None:
         if not self.rate.a > 0 or self.rate.alpha < 0:
-            raise InputError(f"need a learning rate above 0 that does not grow, got {self.rate}")
+            raise InputError(f"The learning rate must be above 0 and must not grow, but is {self.rate}.")
         if not 0 <= self.momentum < 1:
-            raise InputError(f"need a momentum from 0 to below 1, got {self.momentum!r}")
-        if self.rounds < 1 or self.batch < 0 or self.clip < 0 or self.l2 < 0:
-            raise InputError("need at least one round, and batch, clip and l2 of at least 0")
+            raise InputError(f"momentum must be from 0 to below 1, but is {self.momentum!r}.")
+        check_at_least("rounds", self.rounds, 1)
+        for name, value in (("batch", self.batch), ("clip", self.clip), ("l2", self.l2)):
+            check_at_least(name, value, 0)
 
     def init(self, rng: Streams) -> Round[SgdState]:
         opening, omega = yield from self.opening(rng)
@@ -79,9 +93,9 @@ class FedSgd(SampleBased, Server[SgdState]):
             g = (sums.n / sums.n.sum()) @ sums.grad + 2 * self.l2 * state.omega
             v, step = self.direct(state.t + 1, state.v, g)
             omega = state.omega - step * v
-        if not usable(omega, v):
+        if not can_be_squared(omega, v):
             return replace(state, t=state.t + 1, failed=True)
-        return replace(state, t=state.t + 1, omega=omega, v=v, loss=mean(sums), last=state.omega)
+        return replace(state, t=state.t + 1, omega=omega, v=v, loss=mean_loss(sums), last=state.omega)
 
     def direct(self, t: int, v: Array, g: Array) -> tuple[Array, float]:
         """The next v, and how far to go along it."""
@@ -101,8 +115,8 @@ class FedSgd(SampleBased, Server[SgdState]):
 class SscaMomentum(FedSgd):
     """Mini-batch SSCA without constraints, written as momentum SGD: (11), (12), Remark 2."""
 
-    rho: Steps = _STEPS
-    gamma: Steps = _STEPS
+    rho: Steps = _MOMENTUM_STEPS
+    gamma: Steps = _MOMENTUM_STEPS
     tau: float = 0.05
 
     def direct(self, t: int, v: Array, g: Array) -> tuple[Array, float]:
@@ -110,10 +124,13 @@ class SscaMomentum(FedSgd):
         return (1 - rho) * (1 - before) * v + rho / (2 * self.tau) * g, self.gamma(t)  # (12), (11)
 
 
-class LocalClient(SampleClient):
+class LocalStepsClient(SampleClient):
     """A client that takes steps of its own between two communications."""
 
-    @task(releases={"n": Sensitivity(0), "loss": None, "omega": None, "v": None, "bad": None})
+    @task(
+        releases={"n": Sensitivity(0), "loss": None, "omega": None, "v": None, "bad": None},
+        shows="the model's parameters and momentum after its own local steps, its loss, and its number of rows",
+    )
     def local(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
         """E steps from the server's ω, and N_i times where they led. One pass over the rows before any comes again."""
         omega, v, n = arrays["omega"], arrays["v"], self.rows.n
@@ -129,7 +146,7 @@ class LocalClient(SampleClient):
                 v = momentum * v + g
                 omega = omega - rate * v
                 total += float(loss.sum()) / (B * E)
-        sent = finite(loss=np.array(n * total), omega=n * omega, v=n * v)
+        sent = mark_finite(loss=np.array(n * total), omega=n * omega, v=n * v)
         return state, {"n": np.array(n), **sent}
 
 
@@ -142,22 +159,23 @@ class FedAvg(FedSgd):
 
     steps: int = 10
 
-    client: type[Client] = LocalClient  # type: ignore[type-arg]
+    client: ClassVar[type[Client[object]]] = LocalStepsClient
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps < 1:
-            raise InputError(f"need at least one local step, got {self.steps!r}")
+            raise InputError(f"steps, the number of local steps, must be at least 1, but is {self.steps!r}.")
         if self.clip:
-            raise InputError("clip is for 'ssca' and 'fedsgd': what local steps lead to has no bound")
+            raise InputError("FedAvg has no clip, because nothing bounds where local steps lead. Use Ssca or FedSgd.")
+
+    def asks(self) -> frozenset[str]:
+        return frozenset({"local"}) if self.private else frozenset({"open", "local"})
 
     def round(self, state: SgdState, rng: Streams) -> Round[SgdState]:
         t = state.t + 1
         numbers = {"rate": self.rate(t), "momentum": self.momentum, "l2": self.l2, "steps": self.steps}
         arrays = {"omega": state.omega, "v": state.v, **{name: np.array(value) for name, value in numbers.items()}}
         total = (yield Ask("local", arrays, Sum("n", "loss", "omega", "v", "bad"))).total
-        if not total:
-            raise ClientError("need an answer from at least one client of this round, got none; resume the run")
         if int(total["bad"]):
             return replace(state, t=t, omega=state.last, failed=True)
         n, loss = float(total["n"]), float(total["loss"])

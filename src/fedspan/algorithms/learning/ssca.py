@@ -1,4 +1,7 @@
-"""Mini-batch SSCA, sample-based (Cui, Li and Ye 2022, Algorithms 1 and 2): learn under constraints.
+"""Mini-batch SSCA, sample-based: learn under constraints.
+
+    Y. Cui, Y. Li, C. Ye. Sample-based and Feature-based Federated Learning for Unconstrained and Constrained Nonconvex
+    Optimization via Mini-batch SSCA. arXiv, 2022. https://arxiv.org/abs/2104.06011 (Algorithms 1 and 2)
 
     min F_0(ω)  subject to  F_m(ω) ≤ 0, m = 1..M
 
@@ -7,7 +10,7 @@ newest batch in it, γ the step towards its minimiser ω̄, τ the curvature of 
 slack s_m, ν_m the multiplier of constraint m, U_m the bound, t the round.
 The server sees sums over the clients: losses and gradients of a batch. A client sees ω.
 
-Differs from the paper, unless paper=True:
+What differs from the paper, unless paper=True:
 - ρ(1) = 1 (here always), as Remark 2 needs. The constant below (31) carries the loss, not minus the loss.
 - The paper's step sizes a/t^0.1 break its own condition (6). After `hold` rounds ours fall faster, and keep it.
 - Limit control. Mini-batch noise leaves F above U: the running surrogate lags behind, and averaging gives
@@ -22,35 +25,37 @@ Differs from the paper, unless paper=True:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from fedspan._types import Array
-from fedspan.algorithms.learning.samples import (
+from fedspan.algorithms.learning._samples import (
+    DEFAULT_NET,
     Limit,
+    Model,
     Opening,
     SampleBased,
     Sampling,
     Steps,
     Sums,
+    can_be_squared,
+    check_at_least,
     check_steps,
-    mean,
-    usable,
+    mean_loss,
 )
 from fedspan.core.protocol import Round, Server
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
-from fedspan.numerics.surrogate import Surrogate, blend, minimise, nothing
+from fedspan.numerics.surrogate import Surrogate, blend_surrogate, minimise, zero_surrogate
 from fedspan.numerics.swish import Swish
 
-_NET = Swish()
 _RHO, _GAMMA = Steps(0.3, 0.1, hold=800, tail=0.5), Steps(0.3, 0.1, hold=800, tail=0.8)
 _GAIN, _MARGIN, _REACH, _LET_GO = 0.005, 0.002, 0.05, 0.95  # of the limit control, in units of the loss (nats)
-_PATIENCE, _FALLS = 50, 0.95  # rounds with a slack until c is raised, unless the slack fell to that part of itself,
+_WAIT, _FALLS = 50, 0.95  # rounds with a slack until c is raised, unless the slack fell to that part of itself,
 _RAISE, _DEAREST = 10.0, 1e9  # by how much, and up to what
 _DOUBLINGS = 40  # of τ in one closing round
-_ROUNDING = 1e-6  # what a closing round leaves to the rounding of a mean loss
+_LOSS_ROUNDING = 1e-6  # what a closing round leaves to the rounding of a mean loss
 _STANDS = 1e-3  # relative fall of the objective in a closing round that ends them
 
 
@@ -88,7 +93,7 @@ class Ssca(SampleBased, Server[SscaState]):
     one row has a bounded say (unconstrained only: losses have no bound).
     """
 
-    model: Swish | Any = _NET
+    model: Swish | Model = DEFAULT_NET  # a site rebuilds the first from plain data
     batch: int = 100
     rounds: int = 1000
     l2: float = 1e-5
@@ -108,14 +113,18 @@ class Ssca(SampleBased, Server[SscaState]):
 
     def __post_init__(self) -> None:
         check_steps(self.rho, self.gamma, limits=not self.paper)
-        if not (self.tau > 0 and self.c > 0 and self.l2 >= 0):
-            raise InputError(f"need tau and c above 0 and l2 of at least 0, got {self.tau}, {self.c}, {self.l2}")
-        if self.objective not in ("loss", "norm") or (self.objective == "norm" and not self.limits):
-            raise InputError(f"need objective 'loss', or 'norm' with a limit, got {self.objective!r}")
-        if self.rounds < 1 or self.batch < 0 or self.closing < 0 or self.clip < 0:
-            raise InputError("need at least one round, and batch, closing and clip of at least 0")
+        for name, value in (("tau", self.tau), ("c", self.c)):
+            if not value > 0:
+                raise InputError(f"{name} must be above 0, but is {value!r}.")
+        if self.objective not in ("loss", "norm"):
+            raise InputError(f"objective must be 'loss' or 'norm', but is {self.objective!r}.")
+        if self.objective == "norm" and not self.limits:
+            raise InputError("objective='norm' needs a limit: without one the least norm is 0. Give limits.")
+        check_at_least("rounds", self.rounds, 1)
+        for name, value in (("l2", self.l2), ("batch", self.batch), ("closing", self.closing), ("clip", self.clip)):
+            check_at_least(name, value, 0)
         if (self.clip or self.private) and (self.limits or self.objective == "norm"):
-            raise InputError("clip is for learning without limits: the losses that limits need have no bound")
+            raise InputError("clip works without limits only, because the losses that limits need have no bound.")
 
     @property
     def taus(self) -> Array:
@@ -127,17 +136,37 @@ class Ssca(SampleBased, Server[SscaState]):
         """Rounds on batches; those that are left are closing rounds."""
         return self.rounds - (0 if self.paper or not self.limits else min(self.closing, self.rounds // 2))
 
+    def asks(self) -> frozenset[str]:
+        closing = {"losses"} if self.stochastic < self.rounds else set()
+        return super().asks() | closing
+
     def init(self, rng: Streams) -> Round[SscaState]:
         opening, omega = yield from self.opening(rng)
         parts, M = len(opening.n), len(self.limits)
         for row in (self.weights, *(limit.coefficients for limit in self.limits)):
             if row and len(row) != parts:
-                raise InputError(f"need a coefficient for each of the {parts} parts, got {len(row)}")
+                raise InputError(
+                    f"There must be a coefficient for each of the {parts} parts, but there are {len(row)}."
+                )
         zero, unknown = np.zeros(M), np.full(M + 1, np.nan)
         return SscaState(
-            opening, 0, omega, nothing(M, len(omega)), zero, zero, self.c, 0, 0.0, zero, unknown, np.nan,
-            omega, self.tau, np.zeros(0), unknown,
-        )  # fmt: skip
+            opening,
+            t=0,
+            omega=omega,
+            surrogate=zero_surrogate(M, len(omega)),
+            nu=zero,
+            slack=zero,
+            c=self.c,
+            late=0,
+            mark=0.0,
+            lowered=zero,
+            values=unknown,
+            loss=np.nan,
+            last=omega,
+            tau=self.tau,
+            best=np.zeros(0),
+            verified=unknown,
+        )
 
     def round(self, state: SscaState, rng: Streams) -> Round[SscaState]:
         if state.t >= self.stochastic:
@@ -149,18 +178,29 @@ class Ssca(SampleBased, Server[SscaState]):
         rho, gamma = 1.0 if t == 1 else self.rho(t), self.gamma(t)
         with np.errstate(over="ignore", invalid="ignore"):
             values, slopes = self.functions(sums, omega)
-            F = blend(state.surrogate, rho, values, slopes, omega, self.taus)  # (3), (14)
-        if not usable(F.linear, F.constant[1:]):
+            F = blend_surrogate(state.surrogate, rho, values, slopes, omega, self.taus)  # (3), (14)
+        if not can_be_squared(F.linear, F.constant[1:]):
             return replace(state, t=t, failed=True)
         asked = replace(F, constant=F.constant + np.concatenate([[0.0], state.lowered]))
         least = minimise(asked, state.c)  # line 5
         omega_next = (1 - gamma) * omega + gamma * least.omega  # line 6, (5)
         c, late, mark = self.price(state, least.slack)
         return replace(
-            state, t=t, omega=omega_next, surrogate=F, nu=least.nu, slack=least.slack, c=c, late=late, mark=mark,
-            lowered=self.lower(state, values, least.nu), values=values, loss=mean(sums), last=omega,
+            state,
+            t=t,
+            omega=omega_next,
+            surrogate=F,
+            nu=least.nu,
+            slack=least.slack,
+            c=c,
+            late=late,
+            mark=mark,
+            lowered=self.lower(state, values, least.nu),
+            values=values,
+            loss=mean_loss(sums),
+            last=omega,
             gap=max(state.gap, least.relative_gap),
-        )  # fmt: skip
+        )
 
     def functions(self, sums: Sums, omega: Array) -> tuple[Array, Array]:
         """F_0 .. F_M (M+1,) and their gradients (M+1, d) from the parts' means."""
@@ -189,7 +229,7 @@ class Ssca(SampleBased, Server[SscaState]):
         total = float(slack.sum())
         if self.paper or total <= 1e-9 or state.late == 0:
             return state.c, int(total > 1e-9), total
-        if state.late < _PATIENCE:
+        if state.late < _WAIT:
             return state.c, state.late + 1, state.mark
         stuck = total > _FALLS * state.mark and state.c < _DEAREST
         return state.c * (_RAISE if stuck else 1.0), 1, total
@@ -201,14 +241,14 @@ class Ssca(SampleBased, Server[SscaState]):
         if not sums.good:
             return replace(state, t=state.t + 1, omega=state.last, failed=True)
         values, slopes = self.functions(sums, omega)
-        state = self.keep(replace(state, t=state.t + 1, values=values, loss=mean(sums)), omega, values)
+        state = self.keep(replace(state, t=state.t + 1, values=values, loss=mean_loss(sums)), omega, values)
         start, tau = values, state.tau / 2  # half of what held last time: it may hold again
-        room = _ROUNDING * np.maximum(1.0, np.abs(values))  # losses of float32 rows are known to about this
+        room = _LOSS_ROUNDING * np.maximum(1.0, np.abs(values))  # losses of float32 rows are known to about this
         for _ in range(_DOUBLINGS):
             tau *= 2
             taus = np.full(len(values), tau)
             taus[0] = 1.0 if self.objective == "norm" else tau
-            F = blend(state.surrogate, 1.0, values, slopes, omega, taus)
+            F = blend_surrogate(state.surrogate, 1.0, values, slopes, omega, taus)
             F.constant[1:] += room[1:]
             least = minimise(F, state.c)
             omega_bar = least.omega
@@ -222,9 +262,16 @@ class Ssca(SampleBased, Server[SscaState]):
         feasible = (found[1:] <= 0).all() and (start[1:] <= 0).all()
         stands = feasible and start[0] - found[0] <= _STANDS * abs(start[0])
         return replace(
-            state, omega=omega_bar, nu=least.nu, slack=least.slack, values=found, loss=mean(trial), tau=tau / 2,
-            closed=bool(stands), gap=max(state.gap, least.relative_gap),
-        )  # fmt: skip
+            state,
+            omega=omega_bar,
+            nu=least.nu,
+            slack=least.slack,
+            values=found,
+            loss=mean_loss(trial),
+            tau=tau / 2,
+            closed=bool(stands),
+            gap=max(state.gap, least.relative_gap),
+        )
 
     def keep(self, state: SscaState, omega: Array, values: Array) -> SscaState:
         """The better one of `best` and ω by their verified values."""

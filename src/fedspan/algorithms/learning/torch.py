@@ -4,7 +4,7 @@
 
 Each function takes the module's outputs for some rows, their labels, and their groups if there are any, and gives a
 number for each row: F_0 is the mean of the objective's numbers, and F_m ≤ 0 asks that of a constraint's. They are the
-parts g of learning.py. Parameters travel as one vector ω, in the module's own order. torch is imported when it is used.
+parts g of _samples.py. Parameters travel as one vector ω, in the module's own order. torch is imported when it is used.
 """
 
 from __future__ import annotations
@@ -13,44 +13,55 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import numpy as np
+import scipy.sparse as sp
 
-from fedspan._types import Array
-from fedspan.algorithms.learning.samples import Limit
-from fedspan.errors import InputError, MissingExtraError
+from fedspan._types import Array, Matrix
+from fedspan.algorithms._pytorch import import_torch
+from fedspan.algorithms.learning._samples import Limit, check_finite_rows, check_labels
+from fedspan.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+    Function = Callable[..., Tensor]  # of outputs, labels and groups: a number for each row
+
+_PURPOSE = "a torch model"
 
 
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtraError("a torch model", "deep") from None
-    return torch
-
-
-def cross_entropy(outputs: Any, y: Any, *_: Any) -> Any:
+def cross_entropy(outputs: Tensor, y: Tensor, *_: Tensor) -> Tensor:
     """The loss of classification, for each row."""
-    return _torch().nn.functional.cross_entropy(outputs, y, reduction="none")
+    return import_torch(_PURPOSE).nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+class ProblemOptions(TypedDict):
+    """The options of `Ssca` that a problem decides."""
+
+    objective: Literal["loss", "norm"]
+    weights: tuple[float, ...]
+    limits: tuple[Limit, ...]
 
 
 @dataclass(frozen=True)
 class Problem:
     """min F_0(ω) subject to F_m(ω) ≤ 0. Without an objective it is ‖ω‖², as in (40)."""
 
-    objective: Callable[..., Any] | None = cross_entropy
-    constraints: tuple[Callable[..., Any], ...] = ()
+    objective: Function | None = cross_entropy
+    constraints: tuple[Function, ...] = ()
 
     @property
-    def parts(self) -> tuple[Callable[..., Any], ...]:
+    def parts(self) -> tuple[Function, ...]:
+        """The functions whose sums a client sends."""
         first = () if self.objective is None else (self.objective,)
         return (*first, *self.constraints)
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> ProblemOptions:
         """What `Ssca` is told: which parts make the objective, and which are limited."""
         if self.objective is None and not self.constraints:
-            raise InputError("need an objective or a constraint, got a problem with neither")
+            raise InputError("A problem needs an objective or a constraint, but this one has neither.")
         unit = [tuple(float(g == m) for g in range(len(self.parts))) for m in range(len(self.parts))]
         if self.objective is None:
             return {"objective": "norm", "weights": (), "limits": tuple(Limit(0.0, row) for row in unit)}
@@ -60,17 +71,18 @@ class Problem:
 class TorchModel:
     """A module and its problem. The module itself is left as it is."""
 
-    def __init__(self, module: Any, problem: Problem | None = None) -> None:
-        torch = _torch()
+    def __init__(self, module: Module, problem: Problem | None = None) -> None:
+        torch = import_torch(_PURPOSE)
         if not isinstance(module, torch.nn.Module):
-            raise InputError(f"need a torch.nn.Module, got {type(module).__name__}")
+            raise InputError(f"The model must be a torch.nn.Module, but is {type(module).__name__}.")
         self.module, self.problem = deepcopy(module).eval(), problem or Problem()
         self.shapes = {name: tuple(p.shape) for name, p in self.module.named_parameters()}
         if not self.shapes:
-            raise InputError("need a module with parameters, got one with none")
+            raise InputError("The model has no parameters, so there is nothing to learn.")
         if any(True for _ in self.module.buffers()):
             raise InputError(
-                "need a module without buffers (batch norm keeps rows' statistics); use layer norm instead"
+                "The model has buffers (batch norm keeps statistics of rows), which are not learned by gradients. "
+                "Use layer norm instead."
             )
         self.dtype = next(self.module.parameters()).dtype
         self._start = np.concatenate(
@@ -81,12 +93,12 @@ class TorchModel:
         digest = blake2b(self._start.tobytes(), digest_size=8).hexdigest()
         return f"TorchModel({type(self.module).__name__}, {len(self.problem.parts)} functions, start {digest})"
 
-    def start(self, features: int, rng: Any) -> Array:
+    def start(self, features: int, rng: np.random.Generator) -> Array:
         """ω¹: the module's own parameters."""
         return self._start.copy()
 
-    def named(self, omega: Any) -> dict[str, Any]:
-        """ω (a tensor) as the module's parameters."""
+    def named(self, omega: Tensor) -> dict[str, Tensor]:
+        """ω as the module's parameters."""
         out, at = {}, 0
         for name, shape in self.shapes.items():
             size = int(np.prod(shape, dtype=np.int64))
@@ -94,70 +106,74 @@ class TorchModel:
             at += size
         return out
 
-    def call(self, omega: Any, X: Any) -> Any:
-        """The module's outputs for rows (tensors)."""
-        return _torch().func.functional_call(self.module, self.named(omega), (X,))
+    def call(self, omega: Tensor, X: Tensor) -> Tensor:
+        """The module's outputs for rows."""
+        return import_torch(_PURPOSE).func.functional_call(self.module, self.named(omega), (X,))
 
-    def proba(self, omega: Array, X: Any) -> Array:
+    def proba(self, omega: Array, X: Matrix) -> Array:
         """softmax of the outputs."""
-        torch = _torch()
+        torch = import_torch(_PURPOSE)
         with torch.no_grad():
-            outputs = self.call(self.tensor(omega), self.tensor(X.toarray() if hasattr(X, "toarray") else X))
+            outputs = self.call(self.tensor(omega), self.tensor(X))
             return np.asarray(torch.softmax(outputs, dim=1).numpy(), dtype=np.float64)
 
-    def tensor(self, values: Any) -> Any:
-        return _torch().as_tensor(np.ascontiguousarray(values)).to(self.dtype)
+    def tensor(self, values: Matrix) -> Tensor:
+        """Numbers as a dense tensor of the module's dtype."""
+        dense = values.toarray() if sp.issparse(values) else values
+        return import_torch(_PURPOSE).as_tensor(np.ascontiguousarray(dense)).to(self.dtype)
 
 
 class TorchRows:
     """One client's rows under a torch model: what `SampleClient` asks of its rows."""
 
-    def __init__(self, model: TorchModel, X: Any, y: Array, extra: Array | None = None) -> None:
+    def __init__(self, model: TorchModel, X: Matrix, y: Array, extra: Array | None = None) -> None:
         self.model, self.X, self.y, self.extra = model, X, np.asarray(y), extra
         self.n, self.features = X.shape[0], X.shape[1]
-        if len(self.y) != self.n:
-            raise InputError(f"need a label for each of the {self.n} rows, got {len(self.y)}")
+        check_labels(self.n, len(self.y))
 
     @property
     def counts(self) -> Array:
+        """N_g of this client: every function is of all rows."""
         return np.full(len(self.model.problem.parts), self.n)
 
     def check(self) -> None:
-        values = self.X.data if hasattr(self.X, "toarray") else np.asarray(self.X)
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise InputError("need finite numbers, got NaN or infinity in the rows; drop them or impute the values")
+        """Refuse rows that are not finite."""
+        if self.X.dtype.kind == "f":
+            check_finite_rows(self.X)
 
-    def _batch(self, at: Array) -> tuple[Any, ...]:
-        torch, rows = _torch(), self.X[at]
-        X = self.model.tensor(rows.toarray() if hasattr(rows, "toarray") else rows)
+    def _batch(self, at: Array | slice) -> tuple[Tensor, ...]:
+        torch = import_torch(_PURPOSE)
         more = () if self.extra is None else (torch.as_tensor(self.extra[at]),)
-        return X, torch.as_tensor(self.y[at]), *more
+        return self.model.tensor(self.X[at]), torch.as_tensor(self.y[at]), *more
 
-    def _totals(self, omega: Any, X: Any, *labels: Any) -> Iterator[Any]:
+    def _totals(self, omega: Tensor, X: Tensor, *labels: Tensor) -> Iterator[Tensor]:
         outputs = self.model.call(omega, X)
         for part in self.model.problem.parts:
             numbers = part(outputs, *labels)
             if tuple(numbers.shape) != (len(X),):
-                raise InputError(f"need a number for each of the {len(X)} rows, a function gave {tuple(numbers.shape)}")
+                raise InputError(
+                    f"A function of the problem must give a number for each of the {len(X)} rows, but gave an array of "
+                    f"shape {tuple(numbers.shape)}."
+                )
             yield numbers.sum()
 
-    def sums(self, omega: Array, at: Array) -> tuple[Array, Array]:
+    def sums(self, omega: Array, at: Array | slice) -> tuple[Array, Array]:
         """Σ f_g (G,) and Σ ∇f_g (G, d) over the rows `at`."""
-        torch, w = _torch(), self.model.tensor(omega).requires_grad_()
+        torch, w = import_torch(_PURPOSE), self.model.tensor(omega).requires_grad_()
         totals = list(self._totals(w, *self._batch(at)))
         grads = [torch.autograd.grad(total, w, retain_graph=True)[0].numpy() for total in totals]
         return np.array([total.item() for total in totals]), np.stack(grads).astype(np.float64)
 
-    def losses(self, omega: Array, at: Array) -> Array:
+    def losses(self, omega: Array, at: Array | slice) -> Array:
         """Σ f_g (G,) alone."""
-        with _torch().no_grad():
+        with import_torch(_PURPOSE).no_grad():
             return np.array([total.item() for total in self._totals(self.model.tensor(omega), *self._batch(at))])
 
     def clipped(self, omega: Array, at: Array, clip: float) -> Array:
         """Σ over the rows of ∇f_1, each shortened to norm `clip` if it is longer; (d,)."""
-        torch, (X, *labels) = _torch(), self._batch(at)
+        torch, (X, *labels) = import_torch(_PURPOSE), self._batch(at)
 
-        def loss(w: Any, x: Any, *label: Any) -> Any:
+        def loss(w: Tensor, x: Tensor, *label: Tensor) -> Tensor:
             rows = (one.unsqueeze(0) for one in label)
             return self.model.problem.parts[0](self.model.call(w, x.unsqueeze(0)), *rows)[0]
 

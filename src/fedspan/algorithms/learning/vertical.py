@@ -1,8 +1,11 @@
-"""Mini-batch SSCA, feature-based (Cui, Li and Ye 2022, Algorithms 3 and 4): the clients hold columns of the same rows.
+"""Mini-batch SSCA, feature-based: the clients hold columns of the same rows.
+
+    Y. Cui, Y. Li, C. Ye. Sample-based and Feature-based Federated Learning for Unconstrained and Constrained Nonconvex
+    Optimization via Mini-batch SSCA. arXiv, 2022. https://arxiv.org/abs/2104.06011 (Algorithms 3 and 4)
 
 Notation: X_i (N, P_i) the columns of client i, y (N,) the labels, which all clients know; ω_0 = W0 (J, L) the head,
 ω_i (P_i, J) the weights of client i's features, h_i = X_i ω_i (B, J) for the rows of a batch, H = Σ_i h_i.
-The rest is ssca.py and fedsgd.py: only how the sums are gathered differs. The server draws the batch by row numbers.
+The rest is ssca.py and sgd.py: only how the sums are gathered differs. The server draws the batch by row numbers.
 
 What is seen. exchange="each" is the paper's: the server passes every h_i on to all clients, and so sees them itself;
 every client sees them too. exchange="sum": the server asks for Σ h_i and for the sum of the gradients (each client's
@@ -11,29 +14,29 @@ secure aggregation. Both add up in the order of client ids, and agree to the bit
 of another: with them, its h_j would be equations for its features. The server does not see labels; the head's gradient
 is computed by the first client (line 5).
 
-Differs from the paper: ω_i is sent by a message to each client, h_i through the server instead of from client to
+What differs from the paper: ω_i is sent by a message to each client, h_i through the server instead of from client to
 client. A pass over all rows (closing rounds) goes in blocks of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedspan._types import Array, Arrays
-from fedspan.algorithms.learning.samples import Opening, Steps, Sums, finite
+from fedspan._types import Array, Arrays, Matrix
+from fedspan.algorithms.learning._samples import Opening, Steps, Sums, check_finite_rows, check_labels, mark_finite
 from fedspan.algorithms.learning.sgd import FedSgd
 from fedspan.algorithms.learning.ssca import Ssca
-from fedspan.core.protocol import PUBLIC, Ask, Client, Each, Round, Sum, complete, task
+from fedspan.core.protocol import PUBLIC, Ask, Client, Each, Needs, Round, Sum, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
-from fedspan.numerics.swish import Swish, cross_entropy, floats
+from fedspan.numerics.swish import Swish, losses_and_slopes, to_floats
 
-_RHO, _GAMMA = Steps(0.9, 0.1, hold=800, tail=0.5), Steps(0.5, 0.1, hold=800, tail=0.8)
-_BLOCK = 5000  # rows of a pass over all of them
+_VERTICAL_RHO, _VERTICAL_GAMMA = Steps(0.9, 0.1, hold=800, tail=0.5), Steps(0.5, 0.1, hold=800, tail=0.8)
+_ROWS_OF_A_PASS = 5000  # in one exchange, when all rows are looked at
 
 
 @dataclass(frozen=True)
@@ -49,66 +52,73 @@ class FeatureClient(Client[Block]):
     """A client that holds some columns of all rows, and their labels: `data` is (X_i, y) or (X_i, y, weight)."""
 
     State = Block
-    needs = "labelled"
+    needs: ClassVar[Needs] = "labelled"
 
-    def __init__(self, data: Any, hidden: int = 0, classes: int = 0) -> None:
-        self.X, self.y, self.weight = (*data, None) if len(data) == 2 else data
+    def __init__(
+        self,
+        data: tuple[Matrix, Array] | tuple[Matrix, Array, Array],
+        hidden: int = 0,
+        classes: int = 0,
+    ) -> None:
+        self.X, self.y = data[:2]
+        self.weight = data[2] if len(data) == 3 else None
         self.net = Swish(hidden, classes)
-        if self.X.shape[0] != len(self.y):
-            raise InputError(f"need one row for each of the {len(self.y)} labels, got {self.X.shape[0]} rows")
+        check_labels(self.X.shape[0], len(self.y))
 
     def init(self) -> Block:
         return Block()
 
-    @task(releases={"n": PUBLIC, "features": PUBLIC})
+    @task(releases={"n": PUBLIC, "features": PUBLIC}, shows="its number of rows and its number of features")
     def open(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
-        rows = floats(self.X)
-        if not np.isfinite(rows.data if hasattr(rows, "tocsr") else rows).all():
-            raise InputError("need finite numbers, got NaN or infinity in the rows; drop them or impute the values")
+        """N and P_i."""
+        check_finite_rows(to_floats(self.X))
         return state, {"n": np.array(self.X.shape[0]), "features": np.array(self.X.shape[1])}
 
-    @task(releases={})
+    @task(releases={}, shows="")
     def take(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Remember ω_i: line 3."""
         return Block(arrays["omega"], int(arrays["first"]), int(arrays["features"])), {}
 
-    @task(releases={"h": None})
+    @task(releases={"h": None}, shows="for each row of a batch what its features contribute to the hidden cells")
     def forward(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """h_i of the batch: line 4."""
-        X = floats(self.X[arrays["rows"]])
+        X = to_floats(self.X[arrays["rows"]])
         with np.errstate(over="ignore", invalid="ignore"):
-            h = np.asarray(X @ _known(state).astype(X.dtype, copy=False), dtype=np.float64)
-        return state, {
-            "h": np.nan_to_num(h, nan=1e300, posinf=1e300, neginf=-1e300)
-        }  # the head will see it is too large
+            h = np.asarray(X @ _require_weights(state).astype(X.dtype, copy=False), dtype=np.float64)
+        h = np.nan_to_num(h, nan=1e300, posinf=1e300, neginf=-1e300)  # the head will see that it is too large
+        return state, {"h": h}
 
     def _look(self, arrays: Arrays) -> tuple[Array, ...]:
         rows, H = arrays["rows"], arrays["H"]
         H = H.sum(axis=0) if H.ndim == 3 else H
         weight = None if self.weight is None else self.weight[rows]
         with np.errstate(over="ignore", invalid="ignore"):
-            return cross_entropy(H, arrays["W0"], self.y[rows], weight)
+            return losses_and_slopes(H, arrays["W0"], self.y[rows], weight)
 
-    @task(releases={"loss": None, "head": None, "bad": None})
+    @task(
+        releases={"loss": None, "head": None, "bad": None},
+        shows="the loss, and the gradient of the output layer, summed over a batch (from the labels, which all clients "
+        "know)",
+    )
     def head(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Σ f and Σ ∇ω_0 over the batch: line 5, (20). The first client computes it, the others add zeros."""
         if state.first > 0:
             classes = self.net.classes
             zeros = {"loss": np.zeros(1), "head": np.zeros((self.net.hidden, classes))}
-            return state, finite(**zeros)
+            return state, mark_finite(**zeros)
         loss, E, S, _ = self._look(arrays)
         with np.errstate(over="ignore", invalid="ignore"):
-            return state, finite(loss=np.array([loss.sum()]), head=S.T @ E)
+            return state, mark_finite(loss=np.array([loss.sum()]), head=S.T @ E)
 
-    @task(releases={"block": None})
+    @task(releases={"block": None}, shows="the gradient of its own part of the parameters, summed over a batch")
     def backward(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Σ ∇ω_i over the batch: line 6, (21)."""
         D = self._look(arrays)[3]
-        X = floats(self.X[arrays["rows"]])
+        X = to_floats(self.X[arrays["rows"]])
         grad = np.asarray(X.T @ D.astype(X.dtype, copy=False), dtype=np.float64)
-        return state, {"block": finite(grad=grad)["grad"]}
+        return state, {"block": mark_finite(grad=grad)["grad"]}
 
-    @task(releases={"block": None})
+    @task(releases={"block": None}, shows="the gradient of its own part of the parameters, summed over a batch")
     def backward_in_place(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """The same among zeros for all other features, so that a sum puts the blocks together."""
         _, reply = self.backward(state, arrays, rng)
@@ -117,22 +127,31 @@ class FeatureClient(Client[Block]):
         return state, {"block": whole}
 
 
-def _known(state: Block) -> Array:
+def _require_weights(state: Block) -> Array:
     if state.omega is None:
-        raise InputError("need the weights of this client's features before a batch; ask 'take' first")
+        raise InputError("This client has no weights for its features yet: 'take' must be asked before a batch.")
     return state.omega
 
 
 class FeatureBased:
     """How a server of feature-based learning comes to its sums. Expects `model`, `batch`, `clip`, `exchange`."""
 
-    client: type[Client] = FeatureClient  # type: ignore[type-arg]
+    client: ClassVar[type[Client[object]]] = FeatureClient
+    family: ClassVar[str] = "vertical"
     model: Swish
     batch: int
     exchange: str
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         return {"hidden": self.model.hidden, "classes": self.model.classes}
+
+    @property
+    def block_task(self) -> str:
+        """What asks for the gradients of the clients' own parameters."""
+        return "backward" if self.exchange == "each" else "backward_in_place"
+
+    def asks(self) -> frozenset[str]:
+        return frozenset({"open", "take", "forward", "head", self.block_task})
 
     def opening(self, rng: Streams) -> Round[tuple[Opening, Array]]:
         """N, the features of every client, and ω¹."""
@@ -142,25 +161,29 @@ class FeatureBased:
         for client, count in rows.items():
             if count != n:
                 raise InputError(
-                    f"need the same rows in all views, got {count} (client {client!r}) and {n} (client {first!r}); "
-                    "match the rows by their ids first"
+                    f"All clients must have the same rows, but client {first!r} has {n} and client {client!r} has "
+                    f"{count}. Match the rows by their ids first."
                 )
         if self.batch > n:
-            raise InputError(f"need a batch of at most the {n} rows, got {self.batch}; lower batch_size")
+            raise InputError(
+                f"A batch can have at most the {n} rows, but batch_size is {self.batch}. Lower batch_size."
+            )
         features = tuple(int(arrays["features"]) for arrays in each.values())
         return Opening(np.array([n]), tuple(each), features), self.model.start(sum(features), rng("start"))
 
     def gather(self, omega: Array, opening: Opening, rng: Streams) -> Round[Sums]:
         """Mean loss and gradient of a batch: lines 3 to 6 of Algorithms 3 and 4."""
         n = int(opening.n[0])
-        rows = np.arange(n) if self.batch in (0, n) else np.sort(rng("batch").choice(n, self.batch, replace=False))
-        return (yield from self._pass(omega, opening, [rows] if self.batch not in (0, n) else _blocks(n), True))
+        if self.batch in (0, n):
+            return (yield from self.gather_all(omega, opening))
+        rows = np.sort(rng("batch").choice(n, self.batch, replace=False))
+        return (yield from self._pass(omega, opening, [rows], True))
 
     def gather_all(self, omega: Array, opening: Opening, gradients: bool = True) -> Round[Sums]:
         """The same over all rows; without gradients, only h_i goes up."""
-        return (yield from self._pass(omega, opening, _blocks(int(opening.n[0])), gradients))
+        return (yield from self._pass(omega, opening, _split_rows(int(opening.n[0])), gradients))
 
-    def _pass(self, omega: Array, opening: Opening, batches: Any, gradients: bool) -> Round[Sums]:
+    def _pass(self, omega: Array, opening: Opening, batches: Iterable[Array], gradients: bool) -> Round[Sums]:
         W0, W1 = self.model.split(omega)
         at, P = np.cumsum([0, *opening.features]), sum(opening.features)
         for i, client in enumerate(opening.clients):  # line 3
@@ -176,8 +199,7 @@ class FeatureBased:
                 return Sums(opening.n, loss, grad[None], False)
             loss, count = loss + head["loss"], count + len(rows)
             if gradients:
-                name = "backward" if self.exchange == "each" else "backward_in_place"
-                block = yield from complete(Ask(name, seen, self._want("block"), opening.clients))  # line 6
+                block = yield from complete(Ask(self.block_task, seen, self._want("block"), opening.clients))  # line 6
                 blocks = [arrays["block"] for arrays in block.each.values()] or [block.total["block"]]
                 grad += np.concatenate([head["head"].ravel(), *(part.ravel() for part in blocks)])
         return Sums(opening.n, loss / count, grad[None] / count if gradients else np.zeros((0, 0)), True)
@@ -192,15 +214,15 @@ class FeatureBased:
         return Each() if self.exchange == "each" else Sum(name)
 
 
-def _blocks(n: int) -> Iterator[Array]:
-    return (np.arange(start, min(start + _BLOCK, n)) for start in range(0, n, _BLOCK))
+def _split_rows(n: int) -> Iterator[Array]:
+    return (np.arange(start, min(start + _ROWS_OF_A_PASS, n)) for start in range(0, n, _ROWS_OF_A_PASS))
 
 
-def _check(server: Any) -> None:
-    if server.exchange not in ("each", "sum"):
-        raise InputError(f"need exchange 'each' (the paper's) or 'sum', got {server.exchange!r}")
-    if server.clip:
-        raise InputError("clip is for sample-based learning: one row is spread over all clients here")
+def _check_exchange(exchange: str, clip: float) -> None:
+    if exchange not in ("each", "sum"):
+        raise InputError(f"exchange must be 'each' (the paper's) or 'sum', but is {exchange!r}.")
+    if clip:
+        raise InputError("clip works for sample-based learning only: here one row is spread over all clients.")
 
 
 @dataclass(frozen=True)
@@ -208,13 +230,13 @@ class VerticalSsca(FeatureBased, Ssca):
     """Algorithms 3 and 4, with the paper's settings for batches of 100."""
 
     tau: float = 0.2
-    rho: Steps = _RHO
-    gamma: Steps = _GAMMA
+    rho: Steps = _VERTICAL_RHO
+    gamma: Steps = _VERTICAL_GAMMA
     exchange: Literal["each", "sum"] = "sum"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check(self)
+        _check_exchange(self.exchange, self.clip)
 
 
 @dataclass(frozen=True)
@@ -225,4 +247,4 @@ class VerticalSgd(FeatureBased, FedSgd):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check(self)
+        _check_exchange(self.exchange, self.clip)

@@ -1,7 +1,10 @@
-"""FAPS (Wang, Liu, Zhang: Seeking Consensus on Subspaces in Federated PCA), Algorithm 1, and an accelerated form.
+"""FAPS, Algorithm 1, and an accelerated form.
+
+    L. Wang, X. Liu, Y. Zhang. Seeking Consensus on Subspaces in Federated Principal Component Analysis.
+    arXiv, 2020. https://arxiv.org/abs/2012.03461
 
 Notation: M_i = B_iᵀB_i of client i's shifted rows (the paper's A_iA_iᵀ), ‖A_i‖² = λ_max(M_i); Z (d, k) the server's
-basis, X_i (d, k) that of client i, P_X = XXᵀ, P_X⊥ = I - P_X, all bases orthonormal; β_i the penalty on X_i ≠ Z;
+basis, X_i (d, k) that of client i, P_X = XXᵀ, P_X⊥ = I - P_X, all bases orthonormalize; β_i the penalty on X_i ≠ Z;
 W_i = -P_X⊥M_iX_i (d, k), the multiplier Λ_i = X_iW_iᵀ + W_iX_iᵀ, H_i = M_i + Λ_i + β_iP_Z, the mask
 Q_i = β_iP_X - Λ_i, Y_i = Q_iZ. A round: each client moves X_i towards the leading eigenspace of H_i; Z⁺ = orth(Σ Y_i).
 
@@ -13,7 +16,7 @@ proved: it is obscurity, not a guarantee. The mask has no known sensitivity: FAP
 
 The larger β_i, the closer X_i stays to Z and the less is masked: see `penalty` and `accelerate`.
 
-Differs from the paper, unless `start` or `penalty` is "paper":
+What differs from the paper, unless `start` or `penalty` is "paper":
 - X_i starts at orth(M_iZ), one local step away from Z. With X_i = Z the first round shows P_Z⊥M_iZ unmasked.
 - After ten rounds β_i = g_i·max(0.1‖A_i‖², κ·l_i), where l_i = λ_max(P_Z⊥M_iP_Z⊥) - λ_min(ZᵀM_iZ) says how much client
   i would rather have another Z. Near the answer an exact local step multiplies X_i - Z by up to -l_i/(β_i - l_i), so
@@ -26,17 +29,18 @@ Differs from the paper, unless `start` or `penalty` is "paper":
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms._moments import MEASURE, Moments, RowsClient, Shift, measure
-from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Server, Sum, complete, task
+from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_tasks
+from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState, ritz_pairs
+from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Sum, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
-from fedspan.numerics.anderson import anderson, combine
-from fedspan.numerics.orthonormal import orthonormal, random_orthonormal
+from fedspan.numerics.anderson import anderson_weights, combine_bases
+from fedspan.numerics.orthonormal import orthonormalize, random_orthonormal
 from fedspan.numerics.rayleigh_ritz import extension, rayleigh_ritz
 
 _THETA, _MU, _PERIOD = 0.1, 0.01, 5  # (25)
@@ -45,7 +49,9 @@ _C1, _C1_PRIME = 0.1, 1.0  # (13)
 _BETA, _OPENING = 0.15, 10  # β_i^(0) / ‖A_i‖² (section 5.2), and for how many rounds
 _KAPPA, _KAPPA_RITZ = 1.25, 1.5  # a more exact local step needs more
 _MEMORY = 10  # rounds that the accelerated form looks back
-_OWN = ("local", "paper")
+
+Rule = Literal["residual", "change"]
+Own = Literal["local", "paper"]
 
 
 def _none() -> Array:
@@ -71,27 +77,37 @@ class FapsClient(RowsClient):
     State = FapsMemory
 
     def __init__(
-        self, data: Any, columns: int = 0, delta: float = 0.3, rule: str = "residual", start: str = "local",
-        penalty: str = "local", beta: float = 0.1, cap: int = 12,
-    ) -> None:  # fmt: skip
+        self,
+        data: object,
+        columns: int = 0,
+        delta: float = 0.3,
+        rule: str = "residual",
+        start: str = "local",
+        penalty: str = "local",
+        beta: float = 0.1,
+        cap: int = 12,
+    ) -> None:
         super().__init__(data, columns)
         self.delta, self.rule, self.start, self.penalty, self.beta, self.cap = delta, rule, start, penalty, beta, cap
 
     def init(self) -> FapsMemory:
         return FapsMemory()
 
-    @task(releases={"Y": None, "objective": Sensitivity(2)})
+    @task(
+        releases={"Y": None, "objective": Sensitivity(2)},
+        shows="its masked product with the server's basis (obscured, not protected), and its share of the variance",
+    )
     def split(self, state: FapsMemory, arrays: Arrays, rng: Streams) -> tuple[FapsMemory, Arrays]:
         """Y_i and ‖A_iᵀZ‖². Asked again for the same round (the answer was lost), it answers the same."""
         Z, t = arrays["Z"], int(arrays["t"])
         MZ = self.product(state, Z)
         if t > state.t:
             state = self.advance(replace(state, t=t), Z, MZ, arrays.get("gamma"), rng)
-        X, W = state.X, multiplier(state.X, self.product(state, state.X))  # Alg. 1, line 6
+        X, W = state.X, consensus_multiplier(state.X, self.product(state, state.X))  # Alg. 1, line 6
         Y = state.beta * X @ (X.T @ Z) - X @ (W.T @ Z) - W @ (X.T @ Z)  # (18), (19); Alg. 1, line 7
         return state, {"Y": Y, "objective": np.array(np.sum(Z * MZ))}
 
-    @task(releases={"T": Sensitivity(2)})
+    @task(releases={"T": Sensitivity(2)}, shows="its variances along the components")
     def variances(self, state: FapsMemory, arrays: Arrays, rng: Streams) -> tuple[FapsMemory, Arrays]:
         """ZᵀM_iZ."""
         return state, {"T": arrays["Z"].T @ self.product(state, arrays["Z"])}
@@ -100,10 +116,10 @@ class FapsClient(RowsClient):
         """X_i⁺ from X_i, and β_i for it."""
         X, L, past, k = state.X, state.L, state.past, state.t - 1
         if not X.size:
-            X = orthonormal(MZ) if self.start == "local" else Z  # Alg. 1, line 2
+            X = orthonormalize(MZ) if self.start == "local" else Z  # Alg. 1, line 2
             L = self.leading_part(state, Z.shape[1], rng)
         if gamma is not None and len(gamma) > 1:
-            X = orthonormal(combine(gamma, past[-len(gamma) :], Z))
+            X = orthonormalize(combine_bases(gamma, past[-len(gamma) :], Z))
         norm = float(np.linalg.norm(L, 2)) ** 2  # ‖A_i‖₂²
         floor = self.beta * norm
         opening = self.penalty == "paper" or (gamma is None and k < _OPENING)
@@ -116,9 +132,9 @@ class FapsClient(RowsClient):
         new = self.approach(state, X, Z, beta, norm, exact=gamma is not None)  # Alg. 1, line 5
         if gamma is not None:
             past = np.stack([*past, new][-_MEMORY:])
-        d_i, mark, restless = distance(X, Z), state.mark, False  # (21)
+        d_i, mark, restless = projector_distance(X, Z), state.mark, False  # (21)
         if not opening:
-            restless = distance(new, Z) > d_i > 1e-12
+            restless = projector_distance(new, Z) > d_i > 1e-12
         elif self.penalty == "paper" and k % _PERIOD == 0:
             mark, restless = d_i, k > 0 and mark <= (1 + _MU) * d_i  # (25)
         growth = state.growth * (1 + _THETA * restless)
@@ -130,7 +146,7 @@ class FapsClient(RowsClient):
         For the accelerated form, which needs a smooth map: Rayleigh-Ritz on the span of X, HX, H²X, H³X.
         """
         MX = self.product(state, X)
-        W = multiplier(X, MX)
+        W = consensus_multiplier(X, MX)
 
         def H(V: Array, MV: Array) -> Array:
             return MV + X @ (W.T @ V) + W @ (X.T @ V) + beta * Z @ (Z.T @ V)  # (12), (15)
@@ -139,21 +155,21 @@ class FapsClient(RowsClient):
         if exact:
             B = X
             for _ in range(3):
-                V = orthonormal(HV)
+                V = orthonormalize(HV)
                 HV, B = H(V, self.product(state, V)), np.hstack([B, V])
-            B = orthonormal(B)
-            return orthonormal(B @ rayleigh_ritz(B, H(B, self.product(state, B)), 0).S[:, : X.shape[1]])
-        r0, h0 = residual(V, HV), np.sum(V * HV) / 2
+            B = orthonormalize(B)
+            return orthonormalize(B @ rayleigh_ritz(B, H(B, self.product(state, B)), 0).S[:, : X.shape[1]])
+        r0, h0 = _residual_norm(V, HV), np.sum(V * HV) / 2
         if self.rule == "residual" and r0 <= 1e-14 * (norm + beta) * np.sqrt(X.shape[1]):
             return X  # invariant under H_i: iterating would amplify rounding errors only
         for _ in range(self.cap):
-            before, V = V, orthonormal(HV)
+            before, V = V, orthonormalize(HV)
             HV = H(V, self.product(state, V))
             if self.rule == "change":
                 enough = np.linalg.norm(V - before) <= _EPS_X * np.linalg.norm(V)  # (26)
             else:
                 gained = np.sum(V * HV) / 2 - h0 >= _C1 / (_C1_PRIME * norm + beta) * r0**2  # (13)
-                enough = gained and residual(V, HV) <= self.delta * r0  # (14)
+                enough = gained and _residual_norm(V, HV) <= self.delta * r0  # (14)
             if enough:
                 break
         return V
@@ -162,34 +178,34 @@ class FapsClient(RowsClient):
         """L (d, q) with LLᵀ ≤ M_i that holds its leading 2k eigenpairs, by eight subspace iterations at home."""
         V = random_orthonormal(rng("leading"), self.rows.d, min(2 * k + 8, self.rows.d))
         for _ in range(8):
-            V = orthonormal(self.product(state, V))
+            V = orthonormalize(self.product(state, V))
         theta, S, _ = rayleigh_ritz(V, self.product(state, V), 0)
         return V @ (S * np.sqrt(np.maximum(theta, 0.0)))
 
 
-def multiplier(X: Array, MX: Array) -> Array:
+def consensus_multiplier(X: Array, MX: Array) -> Array:
     """W = -P_X⊥ M X; the multiplier is Λ = XWᵀ + WXᵀ (15)."""
     return X @ (X.T @ MX) - MX  # (16)
 
 
-def residual(X: Array, HX: Array) -> float:
+def _residual_norm(X: Array, HX: Array) -> float:
     """‖P_X⊥ H X‖_F."""
     return float(np.linalg.norm(HX - X @ (X.T @ HX)))
 
 
-def distance(X: Array, Z: Array) -> float:
+def projector_distance(X: Array, Z: Array) -> float:
     """d_p(X, Z) = ‖P_X - P_Z‖_F, accurate if it is small."""
     return float(np.sqrt(2.0) * np.linalg.norm(Z - X @ (X.T @ Z)))
 
 
 @dataclass(frozen=True)
-class FapsState:
-    """The server's basis, and what it knows of it."""
+class FapsState(SpectralState):
+    """The server's basis, and what it knows of it.
 
-    moments: Moments
-    Z: Array  # (d, k) the next to be sent; Ritz vectors, the best first, once the run has closed
-    theta: Array  # (k,) variances; equal shares of the objective until the run has closed
-    kkt: float = np.nan  # ‖P_Z⊥MZ‖_F / tr(M), if it was checked
+    Until the run has closed, Z is the next basis to be sent, θ are equal shares of the objective, and the KKT violation
+    is known only if it was checked.
+    """
+
     t: int = 0
     objective: float = 0.0  # Σ ‖A_iᵀZ‖² of the last Z that was sent
     change: float = np.inf  # its relative change (27)
@@ -201,7 +217,7 @@ class FapsState:
 
 
 @dataclass(frozen=True)
-class Faps(Server[FapsState]):
+class Faps(Spectral[FapsState]):
     """FAPS until (27): the objective changes by at most `tol` of itself in a round.
 
     Parameters:
@@ -226,37 +242,51 @@ class Faps(Server[FapsState]):
     center: bool = True
     scale: bool = False
     delta: float = 0.3
-    rule: Literal["residual", "change"] = "residual"
-    start: Literal["local", "paper"] = "local"
-    penalty: Literal["local", "paper"] = "local"
+    rule: Rule = "residual"
+    start: Own = "local"
+    penalty: Own = "local"
     beta: float | None = None
     cap: int = 12
     accelerate: bool = False
 
     State = FapsState
-    client: type[Client] = FapsClient  # type: ignore[type-arg]
+    client: ClassVar[type[Client[object]]] = FapsClient
 
     def __post_init__(self) -> None:
-        if not 0 <= self.delta < 1 or self.cap < 1 or (self.beta is not None and self.beta <= 0):
-            got = f"{self.delta!r}, {self.cap!r} and {self.beta!r}"
-            raise InputError(f"need delta from 0 to below 1, cap of at least 1 and beta above 0, got {got}")
-        for name, known in (("rule", ("residual", "change")), ("start", _OWN), ("penalty", _OWN)):
-            if getattr(self, name) not in known:
-                raise InputError(f"need {name} to be {known[0]!r} or {known[1]!r}, got {getattr(self, name)!r}")
+        if not 0 <= self.delta < 1:
+            raise InputError(f"delta must be from 0 to below 1, but is {self.delta!r}.")
+        if self.cap < 1:
+            raise InputError(f"cap must be at least 1, but is {self.cap!r}.")
+        if self.beta is not None and self.beta <= 0:
+            raise InputError(f"beta must be above 0, but is {self.beta!r}.")
+        for name, value, known in (
+            ("rule", self.rule, get_args(Rule)),
+            ("start", self.start, get_args(Own)),
+            ("penalty", self.penalty, get_args(Own)),
+        ):
+            if value not in known:
+                raise InputError(f"{name} must be {known[0]!r} or {known[1]!r}, but is {value!r}.")
 
     def client_options(self) -> dict[str, float | int | str | bool]:
-        names = ("delta", "rule", "start", "penalty", "cap")
         usual = _BETA if self.penalty == "paper" else 0.2 if self.accelerate else 0.1
-        beta = usual if self.beta is None else self.beta
-        return {"columns": 300 * self.k, "beta": beta} | {name: getattr(self, name) for name in names}
+        return {
+            "columns": 300 * self.k,
+            "beta": usual if self.beta is None else self.beta,
+            "delta": self.delta,
+            "rule": self.rule,
+            "start": self.start,
+            "penalty": self.penalty,
+            "cap": self.cap,
+        }
 
     def asks(self) -> frozenset[str]:
-        return MEASURE | {"split", "variances"} | ({"multiply"} if self.accelerate else set())
+        closing = "multiply" if self.accelerate else "variances"
+        return measure_tasks(self.center, self.scale) | {"split", closing}
 
     def init(self, rng: Streams) -> Round[FapsState]:
         moments = yield from measure(self.center, self.scale)
         Z = random_orthonormal(rng("start"), len(moments.mean), self.k)  # Alg. 1, line 2
-        return FapsState(moments, Z, np.zeros(self.k))
+        return FapsState(moments, Z, np.zeros(self.k), np.nan)
 
     def round(self, state: FapsState, rng: Streams) -> Round[FapsState]:
         Z, t, trace = state.Z, state.t + 1, state.moments.trace or 1.0
@@ -264,13 +294,19 @@ class Faps(Server[FapsState]):
         total = (yield from complete(Ask("split", arrays, Sum("Y", "objective")))).total
         Y, f, before = total["Y"], float(total["objective"]), state.objective
         state = replace(
-            state, t=t, Z=orthonormal(Y), theta=np.full(self.k, f / self.k), objective=f, kkt=np.nan,
-            change=abs(f - before) / (f or 1.0), residual=residual(Z, Y) / trace,
-        )  # fmt: skip  # Alg. 1, line 9
+            state,
+            t=t,
+            Z=orthonormalize(Y),  # Alg. 1, line 9
+            theta=np.full(self.k, f / self.k),
+            kkt=np.nan,
+            objective=f,
+            change=abs(f - before) / (f or 1.0),
+            residual=_residual_norm(Z, Y) / trace,
+        )
         if self.accelerate:
-            state = extrapolated(state, Z, settled=state.change <= 1e-2 and f >= (1 - 1e-6) * before)
+            state = _extrapolate(state, Z, settled=state.change <= 1e-2 and f >= (1 - 1e-6) * before)
             return (yield from self.check(state, Z, rng)) if state.residual <= self.tol else state
-        # Differs from the paper: (27) alone can be met at the turning point of an oscillation, or at a saddle.
+        # What differs from the paper: (27) alone can be met at the turning point of an oscillation, or at a saddle.
         if state.change <= self.tol and state.residual <= np.sqrt(self.tol):
             T = (yield from complete(Ask("variances", {"Z": state.Z}, Sum("T")))).total["T"]
             theta, S, _ = rayleigh_ritz(np.eye(self.k), T, self.k)
@@ -286,28 +322,30 @@ class Faps(Server[FapsState]):
         if V.size:
             Y = (yield from complete(Ask("multiply", {"Z": V}, Sum("Y")))).total["Y"]
             Q, AQ = np.hstack([Q, V]), np.hstack([AQ, Y])
-        theta, S, R = rayleigh_ritz(Q, AQ, self.k)
-        kkt = float(np.linalg.norm(R)) / (state.moments.trace or 1.0)
+        theta, S, kkt = ritz_pairs(state.moments, Q, AQ, self.k)
         return replace(
-            state, Z=Q @ S[:, : self.k], theta=theta[: self.k], kkt=kkt, closed=kkt <= self.tol,
-            sent=_none(), found=_none(), gamma=np.ones(1),
-        )  # fmt: skip
+            state,
+            Z=Q @ S[:, : self.k],
+            theta=theta[: self.k],
+            kkt=kkt,
+            closed=kkt <= self.tol,
+            sent=_none(),
+            found=_none(),
+            gamma=np.ones(1),
+        )
 
     def done(self, state: FapsState) -> bool:
         return state.closed
-
-    def estimate(self, state: FapsState) -> Array:
-        return state.Z.T
 
     def metrics(self, state: FapsState) -> dict[str, float]:
         seen = {"change": state.change, "residual": state.residual, "kkt": state.kkt}
         return {"objective": float(state.theta.sum())} | seen
 
 
-def extrapolated(state: FapsState, Z: Array, settled: bool) -> FapsState:
+def _extrapolate(state: FapsState, Z: Array, settled: bool) -> FapsState:
     """Anderson's step, once the objective has settled; begun anew when it falls or the residual doubles."""
     sent, found = np.stack([*state.sent, Z][-_MEMORY:]), np.stack([*state.found, state.Z][-_MEMORY:])
-    gamma = anderson(sent, found, Z) if settled else None
+    gamma = anderson_weights(sent, found, Z) if settled else None
     if gamma is None:
         return replace(state, sent=sent[-1:], found=found[-1:], gamma=np.ones(1))
-    return replace(state, Z=orthonormal(combine(gamma, found, Z)), sent=sent, found=found, gamma=gamma)
+    return replace(state, Z=orthonormalize(combine_bases(gamma, found, Z)), sent=sent, found=found, gamma=gamma)

@@ -1,12 +1,15 @@
-"""FedPower (Guo et al., Algorithms 1 to 3, without noise): power iterations at the clients, aligned when they meet.
+"""FedPower: power iterations at the clients, aligned when they meet; and the paper's noise, as `PaperNoise`.
+
+    X. Guo, X. Li, X. Chang, S. Wang, Z. Zhang. Privacy-Preserving Distributed SVD via Federated Power.
+    arXiv, 2021. https://arxiv.org/abs/2103.00704 (Algorithms 1 to 3)
 
 Notation: A_i (s_i, d) the shifted rows of client i, n = Σ s_i, p_i = s_i/n, M_i = A_iᵀA_i/s_i, M = Σ p_i M_i;
-Z (d, r) orthonormal, r ≥ k; p local iterations between two communications; Z_i (d, r) the last local basis before a
+Z (d, r) orthonormalize, r ≥ k; p local iterations between two communications; Z_i (d, r) the last local basis before a
 communication, Y_i = M_i Z_i, Z_1 that of the baseline device, D_i (r, r) = argmin ‖Z_i D - Z_1‖_F;
 S_t the K of the m clients that take part in a round.
 
 A round: Z → each client p times Y_i = M_i Z_i, Z_i = orth(Y_i), → Y = Σ w_i Y_i D_i → Z⁺ = orth(Y). With p = 1 all Z_i
-are Z, nothing is to be aligned, and it is the distributed power method (Algorithm 1).
+are Z, nothing has to be aligned, and it is the distributed power method (Algorithm 1).
 
 What the server sees: the size s_i of every client; Z_1 of the baseline device in rounds of p > 1 steps that are
 aligned (the server passes it on to the others, which align themselves, as in line 6); the sum of Y_i D_i, and of
@@ -14,8 +17,18 @@ ZᵀM_iZ (r, r), which tells it the Ritz values of Z. Under Scheme 1 clients cou
 every client's Y_i D_i by itself: no secure sum. A release of p > 1 steps has no known sensitivity (the paper's proof
 holds Z_i fixed, but it depends on the private rows since the last synchronisation); with p = 1 it is that of M_i Z.
 
-Differs from the paper: "1 = argmin p_i" is a slip for the largest; the baseline is the largest client that takes part
-and answers. Z_0 is orthonormal from the start, and the server sends orth(Y), not Y: the same iterates.
+What differs from the paper: "1 = argmin p_i" is a slip for the largest; the baseline is the largest client that takes
+part and answers. Z_0 is orthonormalize from the start, and the server sends orth(Y), not Y: the same iterates.
+
+`PaperNoise` adds the noise of Algorithm 2, to reproduce the paper's Table 3, not to protect rows. Notation:
+c₁ = √(2 ln(1.25/δ))/ε₁ and c₂ the same with ε₂, for one communication. A client sends
+s_i(Y_i D_i + ‖Z_i‖_max·c₁/s_i·N), the server goes on with Y + ‖Z‖_max·c₂/n·N', N and N' of standard normal entries.
+Why it is not sound, and PaperDP warns of it: (a) the proof holds Z_i fixed, but with p > 1 it depends on the private
+rows since the last synchronisation; (b) it bounds one column of the release and stacks r of them, which is up to √r
+more; its neighbours differ in one entry of AᵀA, not in one row; ‖Z_i‖_max is itself read from private iterates; and
+the baseline device shows its Z_1 without noise. The ledger's ε for such a run is infinite. What differs from the
+paper: ε₁ and ε₂ are per communication, as in its experiments, instead of divided by the rounds; the server scales by
+‖Z‖_max of what it broadcast, since it does not see Z_i D_i. The noise is drawn from the run's keyed streams.
 """
 
 from __future__ import annotations
@@ -23,55 +36,63 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms._moments import MEASURE, Shift, measure, sizes
-from fedspan.algorithms.spectral.power import LocalClient, SpectralState
-from fedspan.core.protocol import Ask, Client, Each, Replies, Round, Sensitivity, Server, Sum, task
+from fedspan.algorithms._moments import SHOWS_PRODUCTS, Shift, ask_sizes, measure, measure_tasks
+from fedspan.algorithms.spectral._eigenspace import Spectral
+from fedspan.algorithms.spectral.power import LocalPowerClient, PowerState
+from fedspan.core.protocol import Ask, Client, Each, Replies, Round, Sensitivity, Sum, task
 from fedspan.core.rng import Streams
 from fedspan.errors import ClientError, InputError
-from fedspan.numerics.orthonormal import orthonormal, polar, projection_distance, random_orthonormal
+from fedspan.numerics.orthonormal import orthonormalize, polar, projection_distance, random_orthonormal
 from fedspan.numerics.procrustes import procrustes, sign_fixing
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
 
-_WINDOW = 10  # rounds over which the floor of a run with partial participation is measured
+_FLOOR_ROUNDS = 10  # rounds over which the floor of a run with partial participation is measured
 _ALIGN = {"opt": procrustes, "sign": sign_fixing}
 
 
-class FedPowerClient(LocalClient):
+class FedPowerClient(LocalPowerClient):
     """A client that can turn its basis towards that of the baseline device. It sends s_i·Y_i: the server knows s_i."""
 
-    def __init__(self, data: Any, columns: int = 0, align: str = "opt") -> None:
+    def __init__(self, data: object, columns: int = 0, align: str = "opt") -> None:
         super().__init__(data, columns)
         self.align = align
 
-    @task(releases={"Z1": None})
+    @task(releases={"Z1": None}, shows="of the largest client of the round, its own basis after local steps")
     def show(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """As the baseline device: Z_1."""
         return state, {"Z1": self.local(state, arrays["Z"], int(arrays["steps"]))[0]}
 
-    @task(releases={"Y": None, "T": Sensitivity(2)})
+    @task(
+        releases={"Y": None, "T": Sensitivity(2)},
+        shows="its estimate after local steps, turned towards the largest client's, and its share of the variances",
+    )
     def iterate_aligned(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """Alg. 2, lines 4 to 6; also ZᵀM_iZ."""
         Z_i, Y_i, T = self.local(state, arrays["Z"], int(arrays["steps"]))
         D = _ALIGN[self.align](Z_i, arrays["Z1"])  # (3.2) or (3.16)
         return state, {"Y": self.perturb(Y_i @ D, Z_i, rng), "T": T}
 
-    @task(releases={"Y": None, "T": Sensitivity(2)})
+    @task(
+        releases={"Y": None, "T": Sensitivity(2)},
+        shows="its estimate after local steps, and its share of the variances",
+    )
     def iterate(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """Alg. 2, line 4, without alignment; also ZᵀM_iZ."""
         Z_i, Y_i, T = self.local(state, arrays["Z"], int(arrays["steps"]))
         return state, {"Y": self.perturb(Y_i, Z_i, rng), "T": T}
 
     def perturb(self, Y: Array, Z_i: Array, rng: Streams) -> Array:
-        """What is sent, for Y; the paper's noise is in paper_noise.py."""
+        """What is sent in place of Y; `PaperNoiseClient` adds noise."""
         return Y
 
 
 @dataclass(frozen=True)
-class FedPowerState(SpectralState):
+class FedPowerState(PowerState):
     """An eigenspace (`next` has r columns, Z the best k), and what led to it."""
 
     sizes: Mapping[str, int]  # s_i
@@ -81,7 +102,7 @@ class FedPowerState(SpectralState):
 
 
 @dataclass(frozen=True)
-class FedPower(Server[FedPowerState]):
+class FedPower(Spectral[FedPowerState]):
     """FedPower with full participation, or with K of m clients per round: `count` = K, or `fraction` = K/m.
 
     Parameters:
@@ -114,19 +135,19 @@ class FedPower(Server[FedPowerState]):
     scheme: int = 2
 
     State = FedPowerState
-    client: type[Client] = FedPowerClient  # type: ignore[type-arg]
+    client: ClassVar[type[Client[object]]] = FedPowerClient
 
     def __post_init__(self) -> None:
         if self.p < 1:
-            raise InputError(f"need at least one local iteration, got p={self.p!r}")
+            raise InputError(f"p, the number of local iterations, must be at least 1, but is {self.p!r}.")
         if self.align not in (*_ALIGN, "none"):
-            raise InputError(f"need align to be 'opt', 'sign' or 'none', got {self.align!r}")
+            raise InputError(f"align must be 'opt', 'sign' or 'none', but is {self.align!r}.")
         if self.scheme not in (1, 2):
-            raise InputError(f"need scheme 1 (with replacement) or 2 (without), got {self.scheme!r}")
+            raise InputError(f"scheme must be 1 (with replacement) or 2 (without), but is {self.scheme!r}.")
         if self.count is not None and self.fraction is not None:
-            raise InputError("need either count or fraction of the clients that take part, got both")
+            raise InputError("Give either count or fraction of the clients that take part, not both.")
         if self.fraction is not None and not 0 < self.fraction <= 1:
-            raise InputError(f"need a fraction of the clients above 0 and at most 1, got {self.fraction!r}")
+            raise InputError(f"fraction must be above 0 and at most 1, but is {self.fraction!r}.")
 
     @property
     def partial(self) -> bool:
@@ -136,19 +157,26 @@ class FedPower(Server[FedPowerState]):
         return {"columns": 100 * (self.width or 2 * self.k), "align": self.align}
 
     def asks(self) -> frozenset[str]:
-        return MEASURE | {"size", "iterate", "iterate_aligned", "multiply", "show"}
+        tasks = {"size"}
+        if self.p > 1:
+            tasks |= {"iterate"} if self.align == "none" else {"show", "iterate_aligned"}
+        if self.p == 1 or self.decay or self.tol > 0:  # the last: the closing round
+            tasks.add("multiply")
+        return measure_tasks(self.center, self.scale) | tasks
 
     def init(self, rng: Streams) -> Round[FedPowerState]:
         moments = yield from measure(self.center, self.scale)
-        s = yield from sizes()
+        s = yield from ask_sizes()
         d = len(moments.mean)
         r = min(2 * self.k, d) if self.width is None else self.width
         if not self.k <= r <= d:
-            raise InputError(f"need a width from the {self.k} components to the {d} features, got {r}")
+            raise InputError(f"width must be from the {self.k} components to the {d} features, but is {r}.")
         if self.count is not None and not 1 <= self.count <= len(s):
-            raise InputError(f"need count from 1 to the {len(s)} clients, got {self.count!r}")
+            raise InputError(f"count must be from 1 to the {len(s)} clients, but is {self.count!r}.")
         Z = random_orthonormal(rng("start"), d, r)
-        return FedPowerState(moments, Z, Z[:, : self.k], np.zeros(self.k), np.inf, s, 0, np.zeros(0))
+        return FedPowerState(
+            moments, Z[:, : self.k], np.zeros(self.k), np.inf, next=Z, sizes=s, t=0, changes=np.zeros(0)
+        )
 
     def round(self, state: FedPowerState, rng: Streams) -> Round[FedPowerState]:
         if self.stands(state):
@@ -157,33 +185,45 @@ class FedPower(Server[FedPowerState]):
         return (yield from self.communicate(state, rng))
 
     def communicate(self, state: FedPowerState, rng: Streams) -> Round[FedPowerState]:
-        """p local iterations and one aggregation."""
-        Z, p, k = state.next, self.steps(state.t), self.k
+        """p local iterations and one aggregation: lines 4 to 7 of Algorithm 2, 4 to 10 of Algorithm 3."""
+        Z, p, k, n = state.next, self.steps(state.t), self.k, state.moments.n
         S_t = self.cohort(state.sizes, rng)  # Alg. 3, line 6
         to = tuple(S_t) if self.partial else None
-        want, each = Sum("Y", "T") if p > 1 else Sum("Y"), self.partial and self.scheme == 1
-        arrays: dict[str, Array] = {"Z": Z} if p == 1 else {"Z": Z, "steps": np.array(p)}
-        name = "multiply" if p == 1 else "iterate"
-        if p > 1 and self.align != "none":
-            name, arrays["Z1"] = "iterate_aligned", (yield from _baseline(S_t, state.sizes, arrays))
-        replies = yield Ask(name, arrays, Each() if each else want, to)  # Alg. 2, lines 4 to 7; Alg. 3, lines 4 to 10
+        apart = self.partial and self.scheme == 1  # weights that differ: the server must see each reply
+        if p == 1:
+            replies = yield Ask("multiply", {"Z": Z}, Each() if apart else Sum("Y"), to)
+        else:
+            arrays: dict[str, Array] = {"Z": Z, "steps": np.array(p)}
+            name = "iterate"
+            if self.align != "none":
+                name, arrays["Z1"] = "iterate_aligned", (yield from _ask_baseline(S_t, state.sizes, arrays))
+            replies = yield Ask(name, arrays, Each() if apart else Sum("Y", "T"), to)
         w = self.weights(replies, S_t, state.sizes)
-        Y = self.perturb(_aggregate(replies, "Y", w, state.sizes), Z, state.moments.n, rng)  # (d, r)
-        T = _aggregate(replies, "T", w, state.sizes) if p > 1 else Z.T @ Y  # (r, r)
-        theta, S, R = rayleigh_ritz(np.eye(len(T)), T, k) if p > 1 else rayleigh_ritz(Z, Y, k)
-        n, whole = state.moments.n, sum(w.values())  # 1, but for Scheme 2, where it is so on average
-        exact = p == 1 and not each and len(w) == len(state.sizes)
-        kkt = n * float(np.linalg.norm(R)) / (state.moments.trace or 1.0) if exact else np.nan
-        Z_next, Z_k = orthonormal(Y) if p > 1 else self.orth(Y), Z @ S[:, :k]
-        changes = np.append(state.changes, projection_distance(Z_next, Z_k))[-2 * _WINDOW :]
+        Y = self.perturb(_aggregate(replies, "Y", w, state.sizes), Z, n, rng)  # (d, r)
+        kkt = np.nan
+        if p == 1:
+            theta, S, R = rayleigh_ritz(Z, Y, k)
+            if not apart and len(w) == len(state.sizes):
+                kkt = n * float(np.linalg.norm(R)) / (state.moments.trace or 1.0)
+            Z_next = self.orth(Y)
+        else:
+            T = _aggregate(replies, "T", w, state.sizes)  # (r, r)
+            theta, S, _ = rayleigh_ritz(np.eye(len(T)), T, k)
+            Z_next = orthonormalize(Y)
+        Z_k = Z @ S[:, :k]
+        changes = np.append(state.changes, projection_distance(Z_next, Z_k))[-2 * _FLOOR_ROUNDS :]
+        whole = sum(w.values())  # 1, but for Scheme 2, where it is so on average
         theta = theta[:k] * (n / whole)
-        return FedPowerState(state.moments, Z_next, Z_k, theta, kkt, state.sizes, state.t + 1, changes)
+        return FedPowerState(
+            state.moments, Z_k, theta, kkt, next=Z_next, sizes=state.sizes, t=state.t + 1, changes=changes
+        )
 
     def orth(self, Y: Array) -> Array:
-        return polar(Y)  # see power.py
+        """An orthonormalize basis of Y, when no local steps are taken: see power.py."""
+        return polar(Y)
 
     def perturb(self, Y: Array, Z: Array, n: int, rng: Streams) -> Array:
-        """What the server goes on with, for Y; the paper's noise is in paper_noise.py."""
+        """What the server goes on with in place of Y; `PaperNoise` adds noise."""
         return Y
 
     def steps(self, t: int) -> int:
@@ -209,11 +249,6 @@ class FedPower(Server[FedPowerState]):
         """w_i of those that answered, in Y = Σ w_i Y_i; K counts those only."""
         missing = set(replies.missing)
         came = [client for client in replies.asked if client not in missing]
-        if not came:
-            raise ClientError(
-                f"need an answer from at least one of the {len(replies.asked)} clients of this round, got none; "
-                "bring them back and resume from the checkpoint"
-            )
         K = sum(S_t[client] for client in came)
         if self.partial and self.scheme == 1:
             return {client: S_t[client] / K for client in came}
@@ -226,31 +261,28 @@ class FedPower(Server[FedPowerState]):
         if self.tol == 0 or not np.isnan(state.kkt):
             return False
         still = not self.decay and bool(c[-1] <= self.tol)
-        return still or (len(c) == 2 * _WINDOW and bool(c[_WINDOW:].mean() >= c[:_WINDOW].mean()))
+        return still or (len(c) == 2 * _FLOOR_ROUNDS and bool(c[_FLOOR_ROUNDS:].mean() >= c[:_FLOOR_ROUNDS].mean()))
 
     def done(self, state: FedPowerState) -> bool:
         return state.kkt <= self.tol or state.closed
 
-    def estimate(self, state: FedPowerState) -> Array:
-        return state.Z.T
-
     def metrics(self, state: FedPowerState) -> dict[str, float]:
         change = float(state.changes[-1]) if len(state.changes) else np.inf
-        out = {"objective": float(state.theta.sum()), "kkt": state.kkt, "change": change}
+        out = super().metrics(state) | {"change": change}
         if self.partial and len(state.changes):
-            out["floor"] = float(state.changes[-_WINDOW:].mean())
+            out["floor"] = float(state.changes[-_FLOOR_ROUNDS:].mean())
         return out
 
 
-def _baseline(S_t: Mapping[str, int], s: Mapping[str, int], arrays: Arrays) -> Round[Array]:
+def _ask_baseline(S_t: Mapping[str, int], s: Mapping[str, int], arrays: Arrays) -> Round[Array]:
     """Z_1 of the largest client that takes part; if it does not answer, of the next one."""
     for client in sorted(S_t, key=lambda client: -s[client]):
-        replies = yield Ask("show", arrays, to=(client,))
+        replies = yield Ask("show", arrays, to=(client,), optional=True)
         if replies.each:
             return replies.each[client]["Z1"]
     raise ClientError(
-        f"need a baseline device, none of the {len(S_t)} clients of this round answered; "
-        "bring them back and resume from the checkpoint"
+        f"None of the {len(S_t)} clients of this round answered 'show', so there is no baseline to align with. "
+        "Bring the clients back and resume from the checkpoint."
     )
 
 
@@ -260,3 +292,45 @@ def _aggregate(replies: Replies, name: str, w: Mapping[str, float], s: Mapping[s
         client = next(iter(w))
         return replies.total[name] * (w[client] / s[client])
     return np.asarray(sum(replies.each[client][name] * (w_i / s[client]) for client, w_i in w.items()))
+
+
+def paper_deviation(epsilon: float, delta: float) -> float:
+    """c = √(2 ln(1.25/δ))/ε: the paper's standard deviation for one communication."""
+    return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+class PaperNoiseClient(FedPowerClient):
+    """A FedPower client that adds the paper's noise to what it sends. No sensitivity is declared: none is known."""
+
+    def __init__(self, data: object, columns: int = 0, align: str = "opt", c1: float = 0.0) -> None:
+        super().__init__(data, columns, align)
+        self.c1 = c1
+
+    def perturb(self, Y: Array, Z_i: Array, rng: Streams) -> Array:
+        return Y + rng("paper noise").normal(size=Y.shape) * (float(np.abs(Z_i).max()) * self.c1)  # Alg. 2, line 6
+
+    @task(releases={"Y": None}, shows=SHOWS_PRODUCTS)
+    def multiply(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """Alg. 2, lines 4 to 6, for p = 1."""
+        return state, {"Y": self.perturb(self.product(state, arrays["Z"]), arrays["Z"], rng)}
+
+
+@dataclass(frozen=True)
+class PaperNoise(FedPower):
+    """FedPower with noise at the clients (ε₁) and at the server (ε₂), δ for both."""
+
+    epsilon1: float = 1.0
+    epsilon2: float = 1.0
+    delta: float = 0.01
+
+    client: ClassVar[type[Client[object]]] = PaperNoiseClient
+
+    def client_options(self) -> dict[str, float | int | str | bool]:
+        return {**super().client_options(), "c1": paper_deviation(self.epsilon1, self.delta)}
+
+    def orth(self, Y: Array) -> Array:
+        return orthonormalize(Y)  # the paper's: ‖Z‖_max, which scales the noise, depends on the basis
+
+    def perturb(self, Y: Array, Z: Array, n: int, rng: Streams) -> Array:
+        deviation = float(np.abs(Z).max()) * paper_deviation(self.epsilon2, self.delta) / n
+        return Y + rng("paper noise").normal(size=Y.shape) * deviation  # Alg. 2, line 7

@@ -1,5 +1,13 @@
 """Block Krylov at the server: what it has seen is kept, and Rayleigh-Ritz runs over the whole span.
 
+In none of the five papers; the method itself is block Lanczos with full reorthogonalisation and thick restarts:
+    G. H. Golub, R. R. Underwood. The block Lanczos method for computing eigenvalues. Mathematical Software III, 1977.
+    K. Wu, H. Simon. Thick-restart Lanczos method for large symmetric eigenvalue problems. SIAM J. Matrix Anal. Appl.,
+    2000. https://doi.org/10.1137/S0895479898334605
+The corrections of `Davidson` are those of:
+    E. R. Davidson. The iterative calculation of a few of the lowest eigenvalues and corresponding eigenvectors of
+    large real-symmetric matrices. J. Comput. Phys., 1975. https://doi.org/10.1016/0021-9991(75)90065-0
+
 Notation: M = Σ_i M_i, Q (d, m) orthonormal basis of all that was multiplied, AQ = M Q, V (d, k) the next block,
 Z = Q S_k the k leading Ritz vectors with values θ, R = (I - QQᵀ) M Z their residual, ‖R‖_F / tr(M) the KKT violation,
 Δ the step to which every entry of M_i V is rounded (0: not at all), M̃ = P diag(λ) Pᵀ a guess of M.
@@ -13,20 +21,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import scipy.linalg
 
 from fedspan._types import Array
-from fedspan.algorithms._moments import MEASURE, Moments, RowsClient, measure
-from fedspan.core.protocol import Ask, Client, Round, Server, Sum, complete
+from fedspan.algorithms._moments import Moments, RowsClient, measure, measure_tasks
+from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState
+from fedspan.core.protocol import Ask, Client, Round, Sum, complete
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid, to_grid
 from fedspan.numerics.orthonormal import random_orthonormal
-from fedspan.numerics.precondition import corrections, low_rank
-from fedspan.numerics.rayleigh_ritz import appended, extension, rayleigh_ritz
+from fedspan.numerics.precondition import corrections, low_rank_sum
+from fedspan.numerics.rayleigh_ritz import append_rows, extension, rayleigh_ritz
 
 
 class Prior(NamedTuple):
@@ -36,16 +45,15 @@ class Prior(NamedTuple):
     values: Array
 
     def __repr__(self) -> str:
-        """Names the run that starts from it: a checkpoint of a run from another prior is another run's."""
+        """Name the run that starts from it: a checkpoint of a run from another prior belongs to another run."""
         digest = blake2b(self.vectors.tobytes() + self.values.tobytes(), digest_size=8).hexdigest()
         return f"Prior({digest})"
 
 
 @dataclass(frozen=True)
-class KrylovState:
-    """The span so far, and the best estimate in it."""
+class KrylovState(SpectralState):
+    """The span so far, and the best estimate in it; `kkt` includes the rounding errors that it may hide."""
 
-    moments: Moments
     step: float  # Δ
     P: Array  # (d, p) the guess of M, no columns if there is none
     lam: Array  # (p,)
@@ -53,14 +61,14 @@ class KrylovState:
     AQt: Array  # (m, d)
     noise: Array  # (m, m) how the columns' rounding errors hang together, in units of one rounded column
     next: Array  # (d, k) the next block; no columns if the span holds all there is
-    Z: Array  # (d, k)
-    theta: Array  # (k,)
-    kkt: float  # with the rounding errors that it may hide
     gap: float  # θ_k - θ_{k+1}: if it is small, the k-th component is hardly determined
+
+    def known_basis(self) -> tuple[Array, Array] | None:
+        return (self.Qt.T, self.AQt.T) if len(self.Qt) else None
 
 
 @dataclass(frozen=True)
-class Krylov(Server[KrylovState]):
+class Krylov(Spectral[KrylovState]):
     """Block Krylov until the scaled KKT violation is at most `tol`.
 
     The server keeps at most `keep`·k basis vectors; when there are more it restarts from the leading half of the Ritz
@@ -79,13 +87,19 @@ class Krylov(Server[KrylovState]):
     prior: Prior | None = None
 
     State = KrylovState
-    client: type[Client] = RowsClient  # type: ignore[type-arg]
+    client: ClassVar[type[Client[object]]] = RowsClient
+    product: ClassVar[str] = "multiply"  # the task of the product M_i V; on a grid: with "_on_grid" behind it
+
+    @property
+    def product_task(self) -> str:
+        """The task that these options ask for the product."""
+        return f"{self.product}_on_grid" if self.rounded else self.product
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         return {"columns": 12 * self.k}
 
     def asks(self) -> frozenset[str]:
-        return MEASURE | {"multiply_on_grid" if self.rounded else "multiply"}
+        return measure_tasks(self.center, self.scale) | {self.product_task}
 
     def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
         """What must be known of the operator, and where to start."""
@@ -101,7 +115,18 @@ class Krylov(Server[KrylovState]):
         # Δ: the rounding errors of all clients make at most half of the violation that tol allows.
         step = 0.5 * self.tol * moments.trace / np.sqrt(moments.clients * d * self.k / 12) if self.rounded else 0.0
         return KrylovState(
-            moments, float(step), P, lam, nothing.T, nothing.T, np.zeros((0, 0)), V, V, np.zeros(self.k), np.inf, 0.0
+            moments,
+            Z=V,
+            theta=np.zeros(self.k),
+            kkt=np.inf,
+            step=float(step),
+            P=P,
+            lam=lam,
+            Qt=nothing.T,
+            AQt=nothing.T,
+            noise=np.zeros((0, 0)),
+            next=V,
+            gap=0.0,
         )
 
     def round(self, state: KrylovState, rng: Streams) -> Round[KrylovState]:
@@ -109,15 +134,15 @@ class Krylov(Server[KrylovState]):
         V, Y = yield from self._multiply(state)
         U, L = extension(state.Qt.T, V)
         m, room = len(state.Qt), self.keep * k
-        Qt, AQt = appended(state.Qt, U.T, room), appended(state.AQt, L[:m].T @ state.AQt + L[m:].T @ Y.T, room)
+        Qt, AQt = append_rows(state.Qt, U.T, room), append_rows(state.AQt, L[:m].T @ state.AQt + L[m:].T @ Y.T, room)
         Q, AQ = Qt.T, AQt.T
-        noise = _carried(state.noise, L)
+        noise = _carry_errors(state.noise, L)
         theta, S, R = rayleigh_ritz(Q, AQ, k)
         Z, Sk = Q @ S[:, :k], S[:, :k]
         rounding = state.moments.clients * len(Q) * state.step**2 / 12 * float(np.sum(Sk * (noise @ Sk)))
         kkt = float(np.sqrt(np.sum(R**2) + rounding)) / trace
         gap = float(theta[k - 1] - theta[k]) if len(theta) > k else 0.0
-        if len(state.lam) and np.all(theta[:k] > 0) and _directions(R, trace).size:
+        if len(state.lam) and np.all(theta[:k] > 0) and _find_directions(R, trace).size:
             corrected = corrections(R, theta[:k], state.P, state.lam)
             corrected -= Q @ (Q.T @ corrected)
             if size := np.linalg.norm(corrected):
@@ -126,27 +151,24 @@ class Krylov(Server[KrylovState]):
             half = S[:, : room // 2]
             Qt, AQt, noise = half.T @ Qt, half.T @ AQt, half.T @ noise @ half
         return replace(
-            state, Qt=Qt, AQt=AQt, noise=noise, next=_directions(R, trace), Z=Z, theta=theta[:k], kkt=kkt, gap=gap
+            state, Qt=Qt, AQt=AQt, noise=noise, next=_find_directions(R, trace), Z=Z, theta=theta[:k], kkt=kkt, gap=gap
         )
 
     def _multiply(self, state: KrylovState) -> Round[tuple[Array, Array]]:
         """What was multiplied, exactly as the clients had it, and the sum of their products."""
         if not self.rounded:
-            replies = yield from complete(Ask("multiply", {"Z": state.next}, Sum("Y")))
+            replies = yield from complete(Ask(self.product_task, {"Z": state.next}, Sum("Y")))
             return state.next, replies.total["Y"]
         codes, scale = to_grid(state.next, self.grid)
         arrays = {"Z": codes, "scale": scale, "step": np.array(state.step)}
-        replies = yield from complete(Ask("multiply_on_grid", arrays, Sum("Y")))
+        replies = yield from complete(Ask(self.product_task, arrays, Sum("Y")))
         return from_grid(codes, scale), replies.total["Y"] * state.step
 
     def done(self, state: KrylovState) -> bool:
         return state.kkt <= self.tol or state.next.shape[1] == 0
 
-    def estimate(self, state: KrylovState) -> Array:
-        return state.Z.T
-
     def metrics(self, state: KrylovState) -> dict[str, float]:
-        return {"objective": float(state.theta.sum()), "kkt": state.kkt, "gap": state.gap}
+        return super().metrics(state) | {"gap": state.gap}
 
 
 @dataclass(frozen=True)
@@ -172,16 +194,17 @@ class Davidson(Krylov):
         count = min(self.columns or 5 * self.k, d - 1 if d > 1 else 1)
         ask = Ask("leading", {"count": np.array(count), "size": np.array(d)})
         opened = (yield from complete(ask)).each.values()
-        P, lam = low_rank((from_grid(a["U"], a["scale"]) * np.sqrt(a["w"]) for a in opened), most=4 * count)
+        P, lam = low_rank_sum((from_grid(a["U"], a["scale"]) * np.sqrt(a["w"]) for a in opened), most=4 * count)
         return replace(state, P=P, lam=lam, next=P[:, : self.k] if len(lam) >= self.k else state.next)
 
 
 def check_columns(columns: int | None) -> None:
+    """Refuse a number of columns that is none."""
     if columns is not None and (not isinstance(columns, int) or isinstance(columns, bool) or columns < 1):
-        raise InputError(f"need columns to be None or an integer of at least 1, got {columns!r}")
+        raise InputError(f"columns must be None or a whole number of at least 1, but is {columns!r}.")
 
 
-def _carried(noise: Array, L: Array) -> Array:
+def _carry_errors(noise: Array, L: Array) -> Array:
     """The Gram matrix of rounding errors after [Q V] became [Q U], where the columns of V bring fresh errors."""
     m, w = len(noise), L.shape[0] - len(noise)
     before = scipy.linalg.block_diag(noise, np.eye(w))
@@ -189,7 +212,7 @@ def _carried(noise: Array, L: Array) -> Array:
     return full.T @ before @ full
 
 
-def _directions(R: Array, trace: float) -> Array:
+def _find_directions(R: Array, trace: float) -> Array:
     """An orthonormal basis of what the residuals hold above rounding error."""
     U, T, _ = scipy.linalg.qr(R, mode="economic", pivoting=True)
     return U[:, np.abs(np.diagonal(T)) > 1e-15 * trace]

@@ -1,90 +1,157 @@
-"""From the parameters of FederatedGCCA to a run: are they sound, which solver, which channel."""
+"""The parameters of FederatedGCCA, and what they come to: which solver, which channel."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import fields, replace
+from dataclasses import KW_ONLY, dataclass, field
+from math import inf
 from typing import Any
-
-import numpy as np
 
 from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarDavidson, MaxVarKrylov, Mvlsa
 from fedspan.channel import IDENTITY, Channel, delta, only, pack, quantize
 from fedspan.core.protocol import Server
-from fedspan.errors import InputError, nearest
-from fedspan.estimators.launch import whole
+from fedspan.errors import InputError
+from fedspan.estimators._options.common_parameters import BITS_ON_LINKS, MAX_ROUNDS, N_COMPONENTS
+from fedspan.estimators.launch import set_options, warn_caller
+from fedspan.estimators.parameters import about, is_whole
+from fedspan.secure.masking import Secure
 
-_SOLVERS: dict[str, type[Any]] = {
-    "krylov": MaxVarKrylov, "davidson": MaxVarDavidson, "altmaxvar": AltMaxVar, "cutemaxvar": CuteMaxVar,
+MAXVAR_SOLVERS: dict[str, type[Server[Any]]] = {
+    "krylov": MaxVarKrylov,
+    "davidson": MaxVarDavidson,
+    "altmaxvar": AltMaxVar,
+    "cutemaxvar": CuteMaxVar,
     "mvlsa": Mvlsa,
-}  # fmt: skip
+}
+_SOLVERS = MAXVAR_SOLVERS
+_BITS = 3  # of cutemaxvar
 
 
-def check(model: Any) -> None:
-    """The parameters, before any client is asked."""
-    for name, least in (("n_components", 1), ("max_rounds", 1), ("local_steps", 1)):
-        value = getattr(model, name)
-        if not whole(value) or value < least:
-            raise InputError(f"need {name} to be an integer of at least {least}, got {value!r}")
-    for name in ("batch_size", "patience"):
-        value = getattr(model, name)
-        if value is not None and (not whole(value) or value < 1):
-            raise InputError(f"need {name} to be None or an integer of at least 1, got {value!r}")
-    if not isinstance(model.tol, int | float | np.floating) or not 0 <= model.tol < 1:
-        raise InputError(f"need tol from 0 (run all rounds) to below 1, got {model.tol!r}")
-    if not isinstance(model.ridge, int | float | np.floating) or not 0 <= model.ridge < np.inf:
-        raise InputError(f"need ridge to be a number of at least 0, got {model.ridge!r}")
-    if model.privacy is not None:
-        raise InputError("what leaves a view has no known sensitivity; leave privacy out")
-    if model.secure:
+@dataclass(eq=False, repr=False)
+class MaxVarParameters:
+    """What can be asked of a solver of MAX-VAR GCCA."""
+
+    n_components: int = field(default=2, metadata=N_COMPONENTS)
+    _: KW_ONLY
+    solver: str | Server[Any] = field(
+        default="auto",
+        metadata=about('The method; "auto" is krylov unless other options decide.', choices=("auto", *MAXVAR_SOLVERS)),
+    )
+    local_solver: str = field(
+        default="exact",
+        metadata=about(
+            "How a client's weights follow the common representation (altmaxvar, cutemaxvar).",
+            choices=("exact", "gradient", "sgd"),
+        ),
+    )
+    local_steps: int = field(
+        default=10, metadata=about("Steps of the gradient and sgd local solvers in each round.", least=1)
+    )
+    batch_size: int | None = field(
+        default=None, metadata=about("Entities in a batch of the sgd local solver.", least=1, example=100)
+    )
+    bits: int | str | None = field(default=None, metadata=BITS_ON_LINKS)
+    first_bits: int | None = field(
+        default=8, metadata=about("Bits of the first exchange of cutemaxvar.", least=2, most=16, example=8)
+    )
+    ridge: float = field(
+        default=0.0, metadata=about("Added to the squared singular values of every view.", least=0, below=inf)
+    )
+    center: bool = field(
+        default=True, metadata=about("Whether each client subtracts its features' means, which it does not show.")
+    )
+    scale: bool = field(
+        default=False,
+        metadata=about("Whether each client divides its features by their deviations, which it does not show."),
+    )
+    tol: float = field(
+        default=1e-6,
+        metadata=about("Stop when the scaled violation is at most this; 0 runs all rounds.", least=0, below=1),
+    )
+    max_rounds: int = field(default=200, metadata=MAX_ROUNDS)
+    patience: int | None = field(
+        default=None,
+        metadata=about(
+            "Stop after this many rounds without a better alignment of the rows held out.", least=1, example=10
+        ),
+    )
+
+
+def check_not_secure(secure: bool | Secure) -> None:
+    """Refuse secure aggregation, which would hide what the model consists of."""
+    if secure:
         raise InputError(
-            "weights_ are those of single views, which secure aggregation would hide; leave secure out, or use "
-            "DeepFederatedGCCA, whose networks stay where they are"
+            "secure cannot be used here: weights_ belong to single views, and secure aggregation would hide them. "
+            "Leave it out, or use DeepFederatedGCCA, whose networks stay at their clients."
         )
 
 
-def choose(model: Any) -> tuple[Server[Any], int | str | None, str]:
-    """The solver with the estimator's numbers in it, its bits, and why it was taken."""
-    solver, bits, why = model.solver, model.bits, "it was asked for"
-    if isinstance(solver, str) and solver == "auto":
-        inexact = model.local_solver != "exact"
-        solver = "cutemaxvar" if whole(bits) else "altmaxvar" if inexact else "krylov"
-        why = "a number of bits is asked for" if whole(bits) else "of the local solver" if inexact else "it is exact"
-    if isinstance(solver, str):
-        if solver not in _SOLVERS:
-            raise InputError(f"need a known solver, got {solver!r}; {nearest(solver, ['auto', *_SOLVERS])}")
-        solver = _SOLVERS[solver]()
-    if not isinstance(solver, tuple(_SOLVERS.values())):
-        raise InputError(f"need a solver of {', '.join(_SOLVERS)}, got {type(solver).__name__}")
-    krylov = isinstance(solver, MaxVarKrylov)
-    name = next((name for name, kind in _SOLVERS.items() if type(solver) is kind), type(solver).__name__)
-    if bits == "auto":
-        if not krylov or model.tol < 1e-14:
+def choose_maxvar_solver(asked: MaxVarParameters) -> tuple[Server[Any], int | str | None, str]:
+    """The solver with all its options, its bits, and why it was chosen."""
+    solver, why = _pick_maxvar(asked)
+    bits = asked.bits if asked.bits is not None or not isinstance(solver, CuteMaxVar) else _BITS
+    _check_bits(solver, bits, asked.tol)
+    options: dict[str, object] = {
+        "k": int(asked.n_components),
+        "tol": asked.tol,
+        "center": asked.center,
+        "scale": asked.scale,
+        "ridge": float(asked.ridge),
+        "patience": asked.patience or 0,
+        "last": int(asked.max_rounds),
+    }
+    if isinstance(asked.solver, str):  # else the object has its own
+        options["local"] = asked.local_solver
+        options["steps"] = int(asked.local_steps)
+        options["batch"] = int(asked.batch_size or 0)
+    if isinstance(solver, MaxVarKrylov):
+        options["rounded"] = bits == "auto"
+    return set_options(solver, options), bits, why
+
+
+def _pick_maxvar(asked: MaxVarParameters) -> tuple[Server[Any], str]:
+    if not isinstance(asked.solver, str):
+        if not isinstance(asked.solver, tuple(MAXVAR_SOLVERS.values())):
             raise InputError(
-                f"bits='auto' is for solver 'krylov' or 'davidson' and tol above 1e-14, got {name!r}; give a number"
+                f"solver must be one of {', '.join(MAXVAR_SOLVERS)} or an object of their classes, but is a "
+                f"{type(asked.solver).__name__}."
+            )
+        return asked.solver, "as requested"
+    if asked.solver != "auto":
+        return MAXVAR_SOLVERS[asked.solver](), "as requested"
+    if is_whole(asked.bits):
+        return CuteMaxVar(), "a number of bits was requested"
+    if asked.local_solver != "exact":
+        return AltMaxVar(), f"local_solver={asked.local_solver!r} was requested"
+    return MaxVarKrylov(), "it is exact and needs few rounds"
+
+
+def _check_bits(solver: Server[Any], bits: int | str | None, tol: float) -> None:
+    """Refuse bits that a solver cannot use; warn of too few."""
+    krylov = isinstance(solver, MaxVarKrylov)
+    names = (name for name, kind in MAXVAR_SOLVERS.items() if type(solver) is kind)
+    name = next(names, type(solver).__name__)
+    if bits == "auto":
+        if not krylov or tol < 1e-14:
+            raise InputError(
+                f"bits='auto' is for solver 'krylov' or 'davidson' with tol above 1e-14, not for {name!r} with "
+                f"tol={tol:g}; give a number of bits."
             )
     elif bits is not None and not isinstance(solver, CuteMaxVar):
         hint = "use bits='auto' and the tol that is enough" if krylov else "use solver='cutemaxvar'"
-        raise InputError(f"bits={bits!r} is for solver 'cutemaxvar', got {name!r}; {hint}")
-    elif bits is None and isinstance(solver, CuteMaxVar):
-        bits = 3
+        raise InputError(f"bits={bits!r} is for solver 'cutemaxvar', not for {name!r}; {hint}.")
     if bits == 2:
-        warnings.warn("2 bits leave one level on each side of zero and may diverge; use 3", UserWarning, stacklevel=3)
-    asked: dict[str, Any] = {
-        "k": int(model.n_components), "tol": model.tol, "center": model.center, "scale": model.scale,
-        "ridge": float(model.ridge), "patience": model.patience or 0, "last": int(model.max_rounds),
-    }  # fmt: skip
-    if isinstance(model.solver, str):
-        asked |= {"local": model.local_solver, "steps": int(model.local_steps), "batch": int(model.batch_size or 0)}
-    asked |= {"rounded": bits == "auto"} if krylov else {}
-    known = {field.name for field in fields(solver)}
-    return replace(solver, **{key: value for key, value in asked.items() if key in known}), bits, why
+        warn_caller("2 bits leave one level on each side of zero, and the run may diverge; use 3.")
 
 
-def channel_for(solver: Server[Any], bits: int | str | None, first_bits: int | None) -> Channel:
+def maxvar_channel(solver: Server[Any], bits: int | str | None, first_bits: int | None) -> Channel:
     """Both links: quantised against memories on both sides for cutemaxvar, else lossless."""
-    if not isinstance(solver, CuteMaxVar):
+    if not isinstance(solver, CuteMaxVar) or not isinstance(bits, int):
         return Channel(up=pack(), down=pack())  # lossless
+    return quantize_both_links(bits, first_bits)
+
+
+def quantize_both_links(bits: int, first_bits: int | None) -> Channel:
+    """A quantiser with memories on both sides, for the common representation and what the views say of it."""
     first = IDENTITY if first_bits is None else quantize(first_bits)
-    stage = delta(quantize(bits), first=first)  # type: ignore[arg-type]
+    stage = delta(quantize(bits), first=first)
     return Channel(up=only(["M"], stage), down=only(["G"], stage))

@@ -1,65 +1,129 @@
-"""From the parameters of PersonalizedPCA to the algorithm that runs, if they make sense."""
+"""The parameters of PersonalizedPCA, and the algorithm that they come to."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Literal
 
 from fedspan.algorithms import PersonalAuto, PersonalEigen, PersonalPaper
-from fedspan.algorithms.personalized.eigen import Personalized
-from fedspan.data.common_schema import Schema
-from fedspan.errors import InputError, nearest
-from fedspan.estimators._options.spectral_solvers import Request, checked
-from fedspan.estimators.launch import secure_from
+from fedspan.algorithms.personalized.personal_server import Personalized
+from fedspan.core.participation import Participation
+from fedspan.data.clients import Schema
+from fedspan.errors import InputError
+from fedspan.estimators._options.common_parameters import SCALE_BY_ALL
+from fedspan.estimators._options.spectral_solvers import check_components
+from fedspan.estimators.parameters import about
+from fedspan.secure.masking import Secure
 
-CENTER = {True: "client", "client": "client", "global": "global", False: "none"}
+CENTER: dict[bool | str, Literal["client", "global", "none"]] = {
+    True: "client",
+    "client": "client",
+    "global": "global",
+    False: "none",
+}
 METHODS: dict[str, type[Personalized]] = {"auto": PersonalAuto, "eigen": PersonalEigen, "paper": PersonalPaper}
 
 
-def solver_for(model: Any, schema: Schema) -> Personalized:
-    """The algorithm with the parameters in it, if they make sense."""
-    request = checked(
-        Request(
-            model.n_components, "", bool(model.center), model.scale, model.tol, model.max_rounds, model.local_steps,
-            None, model.participation, model.privacy, model.secure,
+@dataclass(eq=False, repr=False)
+class PersonalParameters:
+    """What can be asked of a method of personalized PCA."""
+
+    n_components: int = field(default=2, metadata=about("How many components each client gets.", least=1))
+    _: KW_ONLY
+    method: str = field(
+        default="auto",
+        metadata=about(
+            'The method; "auto" needs three exchanges, "eigen" and "paper" alternate until they converge.',
+            choices=tuple(METHODS),
         ),
-        schema,
-    )  # fmt: skip
-    if model.privacy is not None:
-        raise InputError("a client's own components have no known sensitivity; leave privacy out")
-    if secure_from(model.secure) and model.collect:
-        raise InputError(
-            "secure=True hides every client's part, collect=True would show its components; give collect=False, "
-            "and use personalize(X) at the clients"
-        )
-    if model.method not in METHODS:
-        raise InputError(f"need a known method, got {model.method!r}; {nearest(str(model.method), METHODS)}")
-    if not isinstance(model.center, bool | str) or model.center not in CENTER:
-        raise InputError(f"need center to be True, 'client', 'global' or False, got {model.center!r}")
-    if model.clip is not None and (isinstance(model.clip, bool | str) or not 0 < model.clip < math.inf):
-        raise InputError(f"need clip to be None or a number of MADs above 0, got {model.clip!r}")
-    more: dict[str, Any] = {}
-    for name in ("local_steps", "step"):
-        if getattr(model, name) is not None:
-            if model.method != "paper":
-                raise InputError(f"{name} is for method='paper', got method={model.method!r}; leave it out")
-            more[name] = getattr(model, name)
-    if model.method != "auto":
-        more |= {"tol": float(model.tol) or -1.0, "rounds": request.max_rounds}  # tol=0: all rounds
-    part = model.participation
-    if part is not None:
-        if model.method == "eigen" or part.scheme != 2:
-            what = "method='eigen' needs every client" if model.method == "eigen" else "need scheme 2"
-            raise InputError(f"{what} in a round; use method='auto' or 'paper', and scheme=2, with participation")
-        more |= {"count": part.count, "fraction": part.fraction}
-    k = request.n_components
-    return METHODS[model.method](
-        k=k,
-        shrinkage=model.shrinkage,
-        center=CENTER[model.center],  # type: ignore[arg-type]
-        scale=bool(model.scale),
-        clip=float(model.clip or 0.0),
-        share="sums" if model.secure or schema.n_features < 4 * k else "eigenpairs",
-        collect=model.collect,
-        **more,
     )
+    shrinkage: float | str = field(
+        default="auto",
+        metadata=about(
+            "λ, how strongly clients are drawn together: 0 is each client alone, inf one set for all; "
+            '"auto" finds it by cross-validation.',
+            least=0,
+            choices=("auto",),
+        ),
+    )
+    center: bool | str = field(
+        default=True,
+        metadata=about(
+            "Whether to subtract each client's own mean; 'global' subtracts the mean of all rows.",
+            choices=("client", "global"),
+        ),
+    )
+    scale: bool = field(default=False, metadata=SCALE_BY_ALL)
+    tol: float = field(
+        default=1e-8,
+        metadata=about(
+            "Stop when the objective changes by at most this share of itself (eigen, paper); 0 runs all rounds.",
+            least=0,
+            below=1,
+        ),
+    )
+    max_rounds: int = field(
+        default=500, metadata=about("Stop after this many rounds in any case (eigen, paper).", least=1)
+    )
+    local_steps: int | None = field(
+        default=None, metadata=about("Steps at the clients in each round (paper).", least=1, example=4)
+    )
+    step: str | tuple[float, float] | None = field(
+        default=None,
+        metadata=about("The step sizes (paper).", choices=("safe", "lemmas"), example="safe"),
+    )
+    clip: float | None = field(
+        default=None,
+        metadata=about(
+            "Cut every column of a client at its median ± clip·MAD before anything else.",
+            above=0,
+            below=math.inf,
+            example=5.0,
+        ),
+    )
+    collect: bool = field(
+        default=True, metadata=about("Whether the clients' components and means come back to the caller.")
+    )
+    participation: Participation | None = field(
+        default=None,
+        metadata=about("How many clients take part in each round (auto, paper).", example={"fraction": 0.1}),
+    )
+
+
+def build_personal_algorithm(asked: PersonalParameters, schema: Schema, secure: Secure | None) -> Personalized:
+    """The algorithm with all its options; a combination that makes no sense is refused."""
+    k = int(asked.n_components)
+    check_components(k, schema.n_features)
+    if secure is not None and asked.collect:
+        raise InputError(
+            "secure=True hides each client's part, but collect=True would show its components. Give collect=False, and "
+            "call personalize(X) at the clients."
+        )
+    options: dict[str, object] = {
+        "k": k,
+        "shrinkage": asked.shrinkage,
+        "center": CENTER[asked.center],
+        "scale": bool(asked.scale),
+        "clip": float(asked.clip or 0.0),
+        "share": "sums" if secure is not None or schema.n_features < 4 * k else "eigenpairs",
+        "collect": asked.collect,
+    }
+    for name, value in (("local_steps", asked.local_steps), ("step", asked.step)):
+        if value is not None:
+            if asked.method != "paper":
+                raise InputError(f"{name} is for method='paper', not for method={asked.method!r}; leave it out.")
+            options[name] = value
+    if asked.method != "auto":
+        options["tol"] = float(asked.tol) or -1.0  # tol=0: all rounds
+        options["rounds"] = int(asked.max_rounds)
+    part = asked.participation
+    if part is not None:
+        if asked.method == "eigen":
+            raise InputError(
+                "method='eigen' needs every client in each round; use method='auto' or 'paper' with participation."
+            )
+        if part.scheme != 2:
+            raise InputError(f"participation must be of scheme 2 here, but is of scheme {part.scheme}.")
+        options |= {"count": part.count, "fraction": part.fraction}
+    return METHODS[asked.method](**options)  # type: ignore[arg-type]

@@ -1,0 +1,385 @@
+"""What the learning algorithms share: step sizes, limits, and a client that holds labelled rows.
+
+Notation: ω (d,) the parameters, f_g the loss summed over part g of the rows (a group, or one function of a problem),
+g = 1..G, N_g its rows, N_i the rows of client i, B the batch that every client draws, without replacement.
+A client sends (N_i/B) Σ over its batch of f_g and ∇f_g; the server sees the sum over the clients, divided by N_g.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedspan._types import Array, Arrays, Matrix
+from fedspan.core.protocol import Ask, Client, Needs, Release, Round, Sensitivity, Sum, complete, task
+from fedspan.core.rng import Streams, secret_uniform
+from fedspan.errors import InputError
+from fedspan.numerics.swish import Swish, gradient, gradient_norms, losses, losses_and_slopes, swish, to_floats
+
+DEFAULT_NET = Swish()
+_ROWS_AT_ONCE = 2000  # rows of a pass over all of them
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Step sizes a/t^alpha; after round `hold` they fall faster, by (hold/t)^tail."""
+
+    a: float
+    alpha: float
+    hold: int = 0
+    tail: float = 0.0
+
+    def __call__(self, t: int) -> float:
+        late = (self.hold / t) ** self.tail if 0 < self.hold < t else 1.0
+        return float(self.a / t**self.alpha * late)
+
+    @property
+    def exponent(self) -> float:
+        """What they fall by in the end."""
+        return self.alpha + (self.tail if self.hold > 0 else 0.0)
+
+
+def check_steps(rho: Steps, gamma: Steps, limits: bool) -> None:
+    """Refuse step sizes outside (0, 1], and, if asked, those that break the limits in (4) and (6)."""
+    for name, steps, condition in (("rho", rho, "(4)"), ("gamma", gamma, "(6)")):
+        if not 0 < steps.a <= 1 or steps.alpha < 0 or steps.tail < 0:
+            raise InputError(f"{name} must be above 0 and at most 1 in every round, {condition}, but is {steps}.")
+    if not limits:
+        return
+    if not 0 < rho.exponent <= 1:
+        raise InputError(
+            "rho must fall to 0 with an infinite sum, (4): its exponent must be above 0 and at most 1, but is "
+            f"{rho.exponent:g}."
+        )
+    if not 0.5 < gamma.exponent <= 1 or gamma.exponent <= rho.exponent:
+        raise InputError(
+            "gamma must fall to 0 with an infinite sum and finite squares, and faster than rho, (6): its exponent must "
+            f"be above 1/2 and above rho's {rho.exponent:g}, and at most 1, but is {gamma.exponent:g}. "
+            "paper=True runs the paper's own step sizes, which break (6)."
+        )
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A constraint Σ_g coefficients_g · (mean loss of part g) ≤ bound; no coefficients: the mean loss of all rows."""
+
+    bound: float
+    coefficients: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What the opening round found."""
+
+    n: Array  # (G,) N_g
+    clients: tuple[str, ...]
+    features: tuple[int, ...]  # of all clients together, or of each one if they hold different ones
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What is public in a private run: the rows of all clients together, the features, and the rate of sampling.
+
+    Every row is in a batch with probability `rate`, by a draw of its client that nobody else can repeat (unless
+    `simulate`, for runs that repeat): so the privacy of a round is that of a secret sample.
+    """
+
+    rows: int
+    features: int
+    rate: float
+    simulate: bool = False
+
+
+class Sums(NamedTuple):
+    """What one gathering gives: the rows that each part stands for, mean losses, mean gradients; finite or not."""
+
+    n: Array  # (G,)
+    loss: Array  # (G,)
+    grad: Array  # (G, d), or empty
+    good: bool
+
+
+class Model(Protocol):
+    """What is learned: a vector ω of parameters, and where it starts."""
+
+    def start(self, features: int, rng: np.random.Generator) -> Array: ...
+
+
+class Samples(Protocol):
+    """One client's rows under a model: what the algorithms need of them. `at` are numbers of rows, or a slice."""
+
+    n: int
+    features: int
+
+    @property
+    def counts(self) -> Array: ...
+    def check(self) -> None: ...
+    def sums(self, omega: Array, at: Array | slice) -> tuple[Array, Array]: ...
+    def losses(self, omega: Array, at: Array | slice) -> Array: ...
+    def clipped(self, omega: Array, at: Array, clip: float) -> Array: ...
+
+
+def check_at_least(name: str, value: float, least: float) -> None:
+    """Refuse an option below its least value."""
+    if not value >= least:
+        raise InputError(f"{name} must be at least {least}, but is {value!r}.")
+
+
+def check_labels(rows: int, labels: int) -> None:
+    """Refuse labels that are not as many as the rows."""
+    if labels != rows:
+        raise InputError(f"There must be one label for each of the {rows} rows, but there are {labels}.")
+
+
+def check_finite_rows(X: Matrix) -> None:
+    """Refuse rows that are not finite: a loss that is not finite is then the model's doing."""
+    if not np.isfinite(X.data if sp.issparse(X) else X).all():
+        raise InputError("Rows must be finite numbers, but some are NaN or infinite. Drop them, or impute the values.")
+
+
+class LabelledRows:
+    """Rows with class numbers, a weight for each (or None), and the part of each (or None), under the swish network."""
+
+    def __init__(
+        self,
+        X: Matrix,
+        y: Array,
+        weight: Array | None,
+        part: Array | None,
+        parts: int,
+        hidden: int,
+        classes: int,
+    ) -> None:
+        self.X, self.y, self.weight, self.part = X, np.asarray(y), weight, part
+        self.n, self.features = X.shape
+        self.parts, self.net = parts, Swish(hidden, classes)
+        check_labels(self.n, len(self.y))
+
+    @property
+    def counts(self) -> Array:
+        """N_g of this client."""
+        return np.array([self.n]) if self.part is None else np.bincount(self.part, minlength=self.parts)
+
+    def check(self) -> None:
+        """Refuse rows that are not finite."""
+        for start in range(0, self.n, _ROWS_AT_ONCE):
+            check_finite_rows(to_floats(self.X[start : start + _ROWS_AT_ONCE]))
+
+    def _look(self, omega: Array, at: Array | slice) -> tuple[Array, Array, Array, Array, Array]:
+        """X, then the loss, E, S and D of `cross_entropy`, of the rows `at`."""
+        X, (W0, W1) = to_floats(self.X[at]), self.net.split(omega)
+        weight = None if self.weight is None else self.weight[at]
+        return X, *losses_and_slopes(X @ W1.astype(X.dtype, copy=False), W0, self.y[at], weight)
+
+    def sums(self, omega: Array, at: Array | slice) -> tuple[Array, Array]:
+        """Σ f_g (G,) and Σ ∇f_g (G, d) over the rows `at`."""
+        X, loss, E, S, D = self._look(omega, at)
+        if self.part is None:
+            return np.array([loss.sum()]), gradient(X, S, E, D)[None]
+        part = self.part[at]
+        inside = [np.flatnonzero(part == g) for g in range(self.parts)]
+        grads = [gradient(X[rows], S[rows], E[rows], D[rows]) for rows in inside]
+        return np.bincount(part, weights=loss, minlength=self.parts), np.stack(grads)
+
+    def losses(self, omega: Array, at: Array | slice) -> Array:
+        """Σ f_g (G,) alone."""
+        X, (W0, W1) = to_floats(self.X[at]), self.net.split(omega)
+        S = swish(X @ W1.astype(X.dtype, copy=False))[0]
+        weight = None if self.weight is None else self.weight[at]
+        loss, _ = losses(S @ W0.astype(S.dtype, copy=False), self.y[at], weight)
+        return np.array([loss.sum()]) if self.part is None else np.bincount(self.part[at], loss, minlength=self.parts)
+
+    def clipped(self, omega: Array, at: Array, clip: float) -> Array:
+        """Σ over the rows of ∇f, each shortened to norm `clip` if it is longer; (d,)."""
+        X, _, E, S, D = self._look(omega, at)
+        factor = np.minimum(1.0, clip / np.maximum(gradient_norms(X, S, E, D), 1e-300))[:, None].astype(E.dtype)
+        return gradient(X, S, E * factor, D * factor)
+
+
+class SampleClient(Client[None]):
+    """A client that holds samples. `data` is (X, y), (X, y, weight), (X, y, weight, part, parts), or `Samples`."""
+
+    State: ClassVar[type] = type(None)
+    needs: ClassVar[Needs] = "labelled"
+
+    def __init__(
+        self,
+        data: tuple[Any, ...] | Samples,
+        hidden: int = 0,
+        classes: int = 0,
+        batch: int = 0,
+        clip: float = 0.0,
+        rate: float = 0.0,
+        simulate: bool = False,
+        row_norm: float = 0.0,
+    ) -> None:
+        clip = row_norm or clip  # a site that protects its rows bounds what each of them says
+        if isinstance(data, tuple):
+            X, y, *more = data
+            weight = more[0] if more else None
+            part, parts = more[1:] if len(more) == 3 else (None, 1)
+            data = LabelledRows(X, y, weight, part, parts, hidden, classes)
+        self.rows, self.batch, self.clip, self.rate, self.simulate = data, batch, clip, rate, simulate
+        if batch > data.n and not rate:
+            raise InputError(
+                f"A batch can have at most this client's {data.n} rows, but batch_size is {batch}. Lower batch_size to "
+                f"{data.n}, or leave this client out."
+            )
+
+    def init(self) -> None:
+        return None
+
+    def draw(self, rng: Streams, size: int) -> Array:
+        """The numbers of a batch of rows, drawn without replacement."""
+        return np.sort(rng("batch").choice(self.rows.n, size, replace=False))
+
+    def everything(self) -> list[slice]:
+        """All rows, in blocks that fit a cache, without a copy."""
+        return [slice(k, min(k + _ROWS_AT_ONCE, self.rows.n)) for k in range(0, self.rows.n, _ROWS_AT_ONCE)]
+
+    @task(
+        releases={"n": Sensitivity(0), "features": Sensitivity(0)},
+        shows="its number of rows and its number of features",
+    )
+    def open(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+        """How many rows each part has, and how many features there are."""
+        self.rows.check()
+        return state, {"n": self.rows.counts, "features": np.array(self.rows.features)}
+
+    @task(
+        releases={"n": Sensitivity(0), "loss": None, "grad": None, "bad": None},
+        shows="the loss and its gradient, summed over a batch of its rows, and its number of rows",
+    )
+    def gradient(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+        """(N_i/B) Σ f_g and (N_i/B) Σ ∇f_g over a batch: q_{s,m} of Algorithms 1 and 2, line 4."""
+        n, B = self.rows.n, int(arrays["batch"]) if "batch" in arrays else self.batch
+        whole = B in (0, n)
+        blocks = self.everything() if whole else np.array_split(self.draw(rng, B), -(-B // _ROWS_AT_ONCE))
+        with np.errstate(over="ignore", invalid="ignore"):
+            pieces = [self.rows.sums(arrays["omega"], at) for at in blocks]
+        scale = 1.0 if whole else n / B
+        loss, grad = (sum(part[1:], start=part[0]) * scale for part in zip(*pieces, strict=True))
+        return state, {"n": self.rows.counts, **mark_finite(loss=loss, grad=grad)}
+
+    @task(
+        releases={"n": Sensitivity(0), "loss": None, "bad": None},
+        shows="the loss summed over all its rows, and its number of rows",
+    )
+    def losses(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+        """Σ f_g over all rows: one number for each part, so that a constraint can be verified."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            pieces = [self.rows.losses(arrays["omega"], at) for at in self.everything()]
+        return state, {"n": self.rows.counts, **mark_finite(loss=np.sum(pieces, axis=0))}
+
+    @task(
+        releases={"n": Sensitivity(0), "grad": Sensitivity(1)},
+        shows="gradients of a batch of its rows, each cut to a bound, summed, and the size of the batch",
+    )
+    def clipped(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+        """Σ over a batch of fixed size of ∇f, each of norm at most `clip`: one row changes it by at most `clip`.
+
+        The batch is the same share of every client's rows, so the plain sum weighs clients by their samples.
+        """
+        size = max(1, round(float(arrays["share"]) * self.rows.n))
+        at = self.draw(rng, size)
+        return state, {"n": np.array(size), "grad": self.rows.clipped(arrays["omega"], at, self.clip)[None]}
+
+    @task(releases={"grad": Sensitivity(1)}, shows="gradients of rows drawn in secret, each cut to a bound, summed")
+    def sampled(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+        """Σ ∇f over rows that are each in it with probability `rate`, each of norm at most `clip`."""
+        uniform = rng("sample").random(self.rows.n) if self.simulate else secret_uniform(self.rows.n)
+        at = np.flatnonzero(uniform < self.rate)
+        return state, {"grad": self.rows.clipped(arrays["omega"], at, self.clip)[None].astype(np.float64)}
+
+
+def mark_finite(**arrays: Array) -> dict[str, Array]:
+    """The arrays, with the mark that they are finite; else zeros in their place: what is not finite does not leave."""
+    bad = not all(np.isfinite(array).all() for array in arrays.values())
+    sent = {name: np.zeros_like(array) for name, array in arrays.items()} if bad else arrays
+    return {**sent, "bad": np.array(int(bad))}
+
+
+def can_be_squared(*arrays: Array) -> bool:
+    """Whether even the squares of all numbers can be added up."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return all(bool(np.isfinite(np.vdot(array, array))) for array in arrays)
+
+
+class SampleBased:
+    """How a server of sample-based learning comes to its sums. Expects the fields `model`, `batch` and `clip`."""
+
+    client: ClassVar[type[Client[object]]] = SampleClient
+    family: ClassVar[str] = "learning"
+    model: Model
+    batch: int
+    clip: float
+    rounds: int
+    private: Sampling | None
+
+    def client_options(self) -> dict[str, float | int | str | bool]:
+        sizes = {"hidden": self.model.hidden, "classes": self.model.classes} if isinstance(self.model, Swish) else {}
+        draw = {"rate": self.private.rate, "simulate": self.private.simulate} if self.private else {}
+        return {**sizes, "batch": self.batch, "clip": self.clip, **draw}
+
+    def asks(self) -> frozenset[str]:
+        """The tasks of the opening and of a batch."""
+        if self.private:
+            return frozenset({"sampled"})
+        return frozenset({"open", "clipped" if self.clip else "gradient"})
+
+    def planned(self) -> tuple[Release, ...]:
+        """What a private run will release: sums of gradients of rows that are drawn in secret."""
+        return (Release("sampled", "grad", self.rounds, sampled=self.private.rate),) if self.private else ()
+
+    def simulates(self) -> bool:
+        return self.private is not None and self.private.simulate
+
+    def opening(self, rng: Streams) -> Round[tuple[Opening, Array]]:
+        """N_g, and ω¹."""
+        if self.private:
+            p = self.private
+            return Opening(np.array([p.rows]), (), (p.features,)), self.model.start(p.features, rng("start"))
+        replies = yield from complete(Ask("open", want=Sum("n", "features")))
+        clients, features = len(replies.asked), int(replies.total["features"])
+        if features % clients:
+            raise InputError("The clients have different numbers of features. Give all clients the same columns.")
+        n = replies.total["n"]
+        if (n < 1).any():
+            raise InputError(f"Every part needs at least one row, but part {int(np.argmin(n))} has none at any client.")
+        features //= clients
+        return Opening(n, replies.asked, (features,)), self.model.start(features, rng("start"))
+
+    def gather(self, omega: Array, opening: Opening, rng: Streams) -> Round[Sums]:
+        """Mean losses and gradients of a batch: lines 3 and 4 of Algorithms 1 and 2. Clients that fail are left out."""
+        if self.private:
+            total = (yield Ask("sampled", {"omega": omega}, Sum("grad"))).total
+            expected = self.private.rate * self.private.rows
+            return Sums(opening.n, np.full(1, np.nan), total["grad"] / expected, True)
+        if self.clip:
+            share = min(1.0, self.batch * len(opening.clients) / float(opening.n.sum()))
+            ask = Ask("clipped", {"omega": omega, "share": np.array(share)}, Sum("n", "grad"))
+            total = (yield ask).total
+            return Sums(total["n"][None], np.full(1, np.nan), total["grad"] / total["n"], True)
+        return _means((yield Ask("gradient", {"omega": omega}, Sum("n", "loss", "grad", "bad"))).total)
+
+    def gather_all(self, omega: Array, opening: Opening, gradients: bool = True) -> Round[Sums]:
+        """The same over all rows of all clients; without gradients it costs a number for each part and client."""
+        if gradients:
+            arrays, want = {"omega": omega, "batch": np.array(0)}, Sum("n", "loss", "grad", "bad")
+            return _means((yield from complete(Ask("gradient", arrays, want, opening.clients))).total)
+        ask = Ask("losses", {"omega": omega}, Sum("n", "loss", "bad"), opening.clients)
+        return _means((yield from complete(ask)).total)
+
+
+def _means(total: Arrays) -> Sums:
+    n = np.maximum(total["n"], 1)
+    grad = total["grad"] / n[:, None] if "grad" in total else np.zeros((0, 0))
+    return Sums(n, total["loss"] / n, grad, not int(total["bad"]))
+
+
+def mean_loss(sums: Sums) -> float:
+    """The mean loss over all parts."""
+    return float(sums.loss @ sums.n / sums.n.sum())

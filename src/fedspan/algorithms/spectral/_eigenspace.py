@@ -1,0 +1,61 @@
+"""What every method for an eigenspace ends with, and what its server says of it.
+
+Notation: M = Σ_i M_i (d, d), Z (d, k) the Ritz vectors with values θ (k,), R = (I - ZZᵀ) M Z their residual,
+‖R‖_F / tr(M) the scaled KKT violation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+
+from fedspan._types import Array
+from fedspan.algorithms._moments import Moments
+from fedspan.core.protocol import Server
+from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
+
+
+@dataclass(frozen=True)
+class SpectralState:
+    """The current estimate of an eigenspace, and how good it is: what all spectral states have in common."""
+
+    moments: Moments
+    Z: Array  # (d, k) Ritz vectors, the best first
+    theta: Array  # (k,) Ritz values
+    kkt: float  # ‖(I - ZZᵀ) M Z‖_F / tr(M); nan if the server cannot know it
+
+    def known_basis(self) -> tuple[Array, Array] | None:
+        """(Q, M Q), each (d, m), of all that the server has kept; None if it kept no more than Z."""
+        return None
+
+
+AnySpectral = TypeVar("AnySpectral", bound=SpectralState)
+
+
+@dataclass(frozen=True)
+class Spectral(Server[AnySpectral]):
+    """What the servers of all spectral methods say in the same way."""
+
+    family: ClassVar[str] = "spectral"
+
+    def estimate(self, state: AnySpectral) -> Array:
+        return state.Z.T
+
+    def metrics(self, state: AnySpectral) -> dict[str, float]:
+        return {"objective": float(state.theta.sum()), "kkt": state.kkt}
+
+
+class RitzPairs(NamedTuple):
+    """Ritz values, their coordinates in Q, and the scaled KKT violation of the leading k."""
+
+    theta: Array
+    S: Array
+    kkt: float
+
+
+def ritz_pairs(moments: Moments, Q: Array, AQ: Array, k: int) -> RitzPairs:
+    """Rayleigh-Ritz on span(Q), from Q and M Q."""
+    theta, S, R = rayleigh_ritz(Q, AQ, k)
+    return RitzPairs(theta, S, float(np.linalg.norm(R)) / (moments.trace or 1.0))

@@ -1,0 +1,26 @@
+"""`fedspan audit`: what a run gave away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedspan.audit.auditor import audit
+from fedspan.cli.progress import say
+
+
+def audit_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", show_default=False)],
+    clients: Annotated[int, typer.Option(min=1, help="How many clients to attack, the first by name.")] = 8,
+) -> None:
+    """What left each client in a run, and what the server could work out from it; writes audit.html.
+
+    The attacks need the messages themselves: `fedspan run JOB.toml --transcript`. Errors are measured against the
+    clients' data, if the files that the job names can be read here.
+    """
+    console, result = Console(), audit(folder, clients)
+    for line in (*result.summarize(), f"audit: {result.page}"):
+        say(console, line)

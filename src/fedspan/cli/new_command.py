@@ -1,0 +1,28 @@
+"""`fedspan new`: a job file to start from."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedspan.jobs.template import write_new
+
+
+def new_command(
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK", help="pca, svd, gcca, personalized, classifier or vertical-classifier.", show_default=False
+        ),
+    ],
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="PATH", help="The file to write; default: TASK.toml.", show_default=False),
+    ] = None,
+) -> None:
+    """Write a commented job file to start from. A file that is there already is not overwritten."""
+    place = write_new(task, path)
+    typer.echo(f"wrote {place}: name your files in it, then: fedspan run {shlex.quote(str(place))}")

@@ -1,0 +1,24 @@
+"""`fedspan report`: the report of a run, once more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedspan.jobs.folder import RunFolder
+from fedspan.jobs.model import Job
+from fedspan.jobs.runner import rewrite_report
+
+
+def report_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", show_default=False)],
+    without_rows: Annotated[
+        bool, typer.Option("--without-rows", help="Draw no single rows, to pass the page on; default: they are drawn.")
+    ] = False,
+) -> None:
+    """Write report.html anew from what is in a run folder."""
+    place = RunFolder.find(folder)
+    rewrite_report(place, Job.load(place.job), with_rows=not without_rows)
+    typer.echo(f"report: {place.report}")

@@ -1,0 +1,193 @@
+"""A client's data, from whatever it comes in, as a matrix with column names: arrays, frames, files, databases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedspan._types import Array
+from fedspan.data._array_files import LIBSVM, read_arrays
+from fedspan.data._array_files import is_libsvm as is_libsvm
+from fedspan.data._arrow_source import ArrowTable, ArrowTableSource, FeatherFile, ParquetFile
+from fedspan.data._csv_file import CsvFile
+from fedspan.data.database import is_address, open_query
+from fedspan.data.ids_and_labels import check_ids, to_labels
+from fedspan.data.preparation import PLAIN, Layout, Preparation
+from fedspan.data.sources import DataFrame, FrameSource, Source, explain_file_errors
+from fedspan.errors import InputError
+from fedspan.numerics.operators import Matrix, RowBatches
+
+LARGE = 1 << 28  # bytes of float64 (256 MB): what is larger is read in batches, if the algorithm can do with that
+
+_FILES_WITH_NAMES: dict[str, Callable[[Path], Source]] = {
+    ".csv": CsvFile,
+    ".parquet": ParquetFile,
+    ".feather": FeatherFile,
+    ".arrow": FeatherFile,
+}
+KINDS = (".npy", ".npz", *_FILES_WITH_NAMES, *LIBSVM)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A matrix (dense, memory-mapped, sparse or in batches), and what else is known of its columns and rows."""
+
+    X: Matrix
+    names: tuple[str, ...] | None = None
+    ids: Array | None = None
+    labels: Array | None = None
+    units: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A source and how it is to be prepared: call it to open the table."""
+
+    source: object
+    preparation: Preparation = PLAIN
+
+    def __call__(self) -> Table:
+        return open_table(self)
+
+
+def open_table(source: object, preparation: Preparation = PLAIN, in_batches: bool = False) -> Table:
+    """Open anything that can be a client, or what a function without arguments returns, as a prepared table.
+
+    A `Prepared` source brings its own preparation. With `in_batches`, a large table is not held in memory: its matrix
+    is then a `RowBatches`.
+    """
+    if isinstance(source, Prepared):
+        preparation = source.preparation
+        source = source.source
+    if callable(source):
+        source = source()
+    if isinstance(source, Table):
+        table = source
+    elif (columns := find_source(source)) is not None:
+        table = _read_columns(columns, preparation, in_batches)
+    else:
+        arrays = read_arrays(source, preparation)
+        table = Table(arrays.X, None, arrays.ids, arrays.labels)
+    X = table.X
+    if X.ndim != 2:
+        raise InputError(f"A table must have rows and columns, but the shape of this one is {X.shape}. Reshape it.")
+    if X.dtype.kind not in "fiub":
+        raise InputError(f"A table must be numeric, but the dtype of this one is {X.dtype}. Encode it as numbers.")
+    if 0 in X.shape:
+        raise InputError(f"A table must have at least one row and one column, but the shape of this one is {X.shape}.")
+    return table
+
+
+def find_source(source: object) -> Source | None:
+    """The named columns in a source, which can be read in batches; None for arrays and files of arrays."""
+    if isinstance(source, Source):
+        return source
+    if is_address(source):
+        return open_query(source)
+    if isinstance(source, ArrowTable):
+        return ArrowTableSource(source)
+    if isinstance(source, DataFrame):
+        return FrameSource(source)
+    if not isinstance(source, str | os.PathLike):
+        return None
+    path = Path(source)
+    kind = path.suffix.lower()
+    with explain_file_errors(path):  # the user may not be allowed to look into a folder on the way
+        if not path.is_file():
+            raise InputError(f"{path} is a folder, not a file." if path.is_dir() else f"{path} does not exist.")
+    if kind not in KINDS:
+        raise InputError(f"{path.name} is not of a known kind. Known kinds of files: {', '.join(KINDS)}")
+    if path.stat().st_size == 0 and kind != ".csv":
+        raise InputError(f"{path} is empty.")
+    return _FILES_WITH_NAMES[kind](path) if kind in _FILES_WITH_NAMES else None
+
+
+def is_lazy(source: object) -> bool:
+    """Whether a source is opened when it is needed, and not held meanwhile."""
+    return callable(source) or isinstance(source, str | os.PathLike | Mapping)
+
+
+class BatchedRows(RowBatches):
+    """Rows that stay where they are, and are read and prepared batch by batch at every pass over them."""
+
+    def __init__(self, source: Source, preparation: Preparation, shape: tuple[int, int]) -> None:
+        self.source, self.preparation, self.shape = source, preparation, shape
+
+    def batches(self) -> Iterator[Array]:
+        layout, n = Layout(self.source.names, self.preparation), 0
+        for batch in self.source.batches([*layout.features], layout.text):
+            X, _ = layout.to_matrix(batch)
+            n += len(X)
+            yield X
+        if n != self.shape[0]:
+            raise InputError(
+                f"The table had {self.shape[0]} rows when it was first read, but it has {n} now. It must not change "
+                "during a run."
+            )
+
+
+def _read_columns(source: Source, preparation: Preparation, in_batches: bool) -> Table:
+    """Features, ids and labels in one pass, and whether anything is wrong with them."""
+    layout = Layout(source.names, preparation)
+    row_bytes = 8 * len(layout.names)
+    blocks: list[Array] = []
+    apart: dict[str, list[Array]] = {name: [] for name in layout.apart}
+    n, known_rows = 0, source.rows or 0
+    hold = not (in_batches and known_rows * row_bytes > LARGE)
+    for batch in source.batches([*layout.features, *layout.apart], layout.text):
+        block, others = layout.to_matrix(batch)
+        n += len(block)
+        if in_batches and n * row_bytes > LARGE:
+            hold, blocks = False, []
+        if hold:
+            blocks.append(block)
+            _check_memory(max(n, known_rows) * row_bytes)
+        for name, column in others.items():
+            apart[name].append(column)
+    layout.check()
+    shape = (n, len(layout.names))
+    if hold:
+        X: Matrix = blocks[0] if len(blocks) == 1 else _join_blocks(blocks, shape)
+    else:
+        X = BatchedRows(source, preparation, shape)
+    columns = {name: np.concatenate(parts) if parts else np.zeros(0, object) for name, parts in apart.items()}
+    ids, labels = columns.get(preparation.id or ""), columns.get(preparation.label or "")
+    return Table(
+        X,
+        layout.names,
+        None if ids is None else check_ids(ids, str(preparation.id)),
+        None if labels is None else to_labels(labels),
+        tuple((name, unit) for name, unit in source.units.items() if name in layout.features),
+    )
+
+
+def _join_blocks(blocks: list[Array], shape: tuple[int, int]) -> Array:
+    """One array; each block is let go when it has been copied, so that memory holds all rows once."""
+    X, start = np.empty(shape), 0
+    blocks.reverse()
+    while blocks:
+        block = blocks.pop()
+        X[start : start + len(block)] = block
+        start += len(block)
+    return X
+
+
+def _check_memory(needed: int) -> None:
+    available = _measure_memory()
+    if available is not None and needed > available:
+        raise InputError(
+            f"This task holds all rows in memory, which takes {needed / 1e9:.3g} GB, but this machine has "
+            f"{available / 1e9:.3g} GB. Choose fewer columns or rows; pca and svd can read larger tables in batches."
+        )
+
+
+def _measure_memory() -> int | None:
+    """Bytes of this machine; None if the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

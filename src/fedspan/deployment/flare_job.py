@@ -1,0 +1,46 @@
+"""A job of NVIDIA FLARE as a folder: files that name classes of this package, and what a researcher requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedspan.deployment.server_job import RunRequest
+
+TOPIC = "fedspan"  # of what a researcher asks a running job
+
+
+def write_job(path: Path, name: str, requests: Sequence[RunRequest], sites: int) -> Path:
+    """Write all of a job: three files that name classes, and the requests."""
+    config = path / "app" / "config"
+    config.mkdir(parents=True)
+    collab_path, here = "nvflare.collab.runtime", "fedspan.deployment.flare"
+    server = {
+        "format_version": 2,
+        "workflows": [
+            {
+                "id": "controller",
+                "path": f"{collab_path}.controller.CollabController",
+                "args": {"server_obj_id": "_server"},
+            }
+        ],
+        "components": [
+            {"id": "_server", "path": f"{here}.FlareServer", "args": {"orders": [r.to_json() for r in requests]}}
+        ],
+    }
+    client = {
+        "format_version": 2,
+        "executors": [
+            {
+                "tasks": ["*"],
+                "executor": {"path": f"{collab_path}.executor.CollabExecutor", "args": {"client_obj_id": "_client"}},
+            }
+        ],
+        "components": [{"id": "_client", "path": f"{here}.FlareClient", "args": {}}],
+    }
+    meta = {"name": name, "resource_spec": {}, "min_clients": sites, "deploy_map": {"app": ["@ALL"]}}
+    (path / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    (config / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
+    (config / "config_fed_client.json").write_text(json.dumps(client), encoding="utf-8")
+    return path

@@ -1,0 +1,108 @@
+"""Before a federation learns: what each site says of its table, and whether all of them mean the same columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NotRequired, TypedDict
+
+from fedspan.core.checkpoint import build
+from fedspan.data.remote_tables import RemoteTable
+from fedspan.engines.site import explain
+from fedspan.engines.start import TableRequest
+from fedspan.engines.transport import Transport, read_answer
+from fedspan.errors import CheckpointError, ClientError, FedspanError, InputError
+
+
+class DescriptionRequest(TypedDict):
+    """What the server asks of each site. `labels`: say also which classes there are."""
+
+    fedspan: str
+    table: TableRequest
+    labels: NotRequired[bool]
+
+
+class Description(TypedDict):
+    """What a site says of a table: its schema by digest, its sizes, and the versions of what computes there.
+
+    `names` and `rows` are None and 0 where the site does not tell them; `counts` are the rows of each class.
+    """
+
+    versions: dict[str, str]
+    secure: bool
+    others: int
+    n_features: int
+    digest: str
+    units: dict[str, str]
+    names: list[str] | None
+    rows: int
+    labels: NotRequired[list[str | int | float | bool]]
+    counts: NotRequired[list[int]]
+
+
+def handshake(
+    transport: Transport,
+    sites: Sequence[str],
+    asked: DescriptionRequest,
+    *,
+    timeout: float,
+    same_columns: bool = True,
+) -> dict[str, RemoteTable]:
+    """What each site says of its table, if all of them mean the same columns (`same_columns`: views do not)."""
+    with ThreadPoolExecutor(max_workers=len(sites)) as pool:
+        text = json.dumps(asked)
+        futures = {site: pool.submit(transport.describe, site, text, timeout) for site in sorted(sites)}
+        descriptions = {site: _parse_description(site, future, timeout) for site, future in futures.items()}
+    first = next(iter(descriptions))
+    for site, description in descriptions.items():
+        if same_columns and description["digest"] != descriptions[first]["digest"]:
+            raise InputError(_explain_difference(first, descriptions[first], site, description))
+    return {site: _table_of(description) for site, description in descriptions.items()}
+
+
+def _parse_description(site: str, future: Future[str], timeout: float) -> Description:
+    try:
+        answer = future.result()
+    except TimeoutError:
+        raise ClientError(f"Site {site!r} did not answer within {timeout:g} s. Is it running?") from None
+    except FedspanError:
+        raise
+    except Exception as error:
+        raise ClientError(f"Site {site!r} could not be asked: {explain(error)}") from None
+    try:
+        return build(Description, read_answer(answer, site))
+    except CheckpointError as error:
+        raise ClientError(f"Site {site!r} must describe its table, but sent something else: {error}") from None
+
+
+def _table_of(description: Description) -> RemoteTable:
+    labels: dict[str | int | float | bool, int | None] | None = None
+    if classes := description.get("labels"):
+        counts: Sequence[int | None] = description.get("counts") or [None] * len(classes)
+        labels = dict(zip(classes, counts, strict=True))
+    names = None if description["names"] is None else tuple(description["names"])
+    return RemoteTable(description["n_features"], names, description["rows"], labels)
+
+
+def _explain_difference(first: str, ours: Description, site: str, theirs: Description) -> str:
+    """The first difference between two schemas, as far as the sites say what their columns are called."""
+    if ours["n_features"] != theirs["n_features"]:
+        return (
+            f"Site {first!r} has {ours['n_features']} features, but site {site!r} has {theirs['n_features']}. Give all "
+            "sites the same columns."
+        )
+    for column, unit in ours["units"].items():
+        other = theirs["units"].get(column, unit)
+        if other != unit:
+            return f"Column {column!r} is in {unit!r} at site {first!r}, but in {other!r} at site {site!r}. Convert it."
+    for at, (name, other) in enumerate(zip(ours["names"] or (), theirs["names"] or (), strict=False)):
+        if name != other:
+            return (
+                f"Feature {at} is {name!r} at site {first!r}, but {other!r} at site {site!r}. Rename or reorder the "
+                "columns."
+            )
+    return (
+        f"The columns of sites {first!r} and {site!r} differ (so do their digests). Compare their names, units and "
+        "order."
+    )

@@ -1,0 +1,1 @@
+"""What estimators of one kind share: those of views, and classifiers."""

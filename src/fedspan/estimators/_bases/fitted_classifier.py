@@ -1,0 +1,87 @@
+"""What the two classifiers share: the classes, the parameters that were learned, and warnings of limits not kept."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from fedspan._types import Array
+from fedspan.core.run import Result
+from fedspan.estimators._options.classifier_methods import ChosenMethod
+from fedspan.estimators.base import OF_RUN, OF_TABLES, FederatedEstimator
+from fedspan.estimators.export import network_to_onnx
+from fedspan.estimators.launch import warn_caller
+from fedspan.numerics.surrogate import CERTIFIED
+
+OF_CLASSIFIERS = ("coef_", "labels_", "verified_", *OF_TABLES, *OF_RUN)  # what both of them learn
+
+
+class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
+    """A classifier whose parameters are one vector."""
+
+    @property
+    def classes_(self) -> Array:
+        """The classes, in the order of the columns of `predict_proba`."""
+        check_is_fitted(self, "labels_")
+        return np.array(self.labels_)
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the network as an ONNX graph of float64: X (n, d), or one input per view → label, probabilities."""
+        check_is_fitted(self)
+        network_to_onnx(self, self._name_inputs(), path)
+
+    @abstractmethod
+    def _name_inputs(self) -> dict[str, int]:
+        """The inputs of the network by name, and how many features each has."""
+
+    def _learn(self, chosen: ChosenMethod, result: Result[Any], labels: list[Any]) -> None:
+        """Keep what a run learned, and warn of what it did not reach."""
+        state = result.state
+        self.coef_, self.labels_ = chosen.method.estimate(state), labels
+        kept = self._verify_limits(chosen, result)
+        if chosen.limits and state.gap > CERTIFIED:
+            _warn(
+                f"In some round the server's problem was solved only to a relative duality gap of {state.gap:.1g}, "
+                f"above {CERTIFIED:g}. The limits that were verified hold all the same; scale the features to about 1."
+            )
+        if state.failed:
+            _warn(
+                f"A loss was NaN or infinite in round {result.rounds}. The run was stopped, and the parameters of the "
+                "last good round are kept; scale the features, or lower the step sizes."
+            )
+        self.converged_ = bool(result.converged and not state.failed and kept)
+
+    def _verify_limits(self, chosen: ChosenMethod, result: Result[Any]) -> bool:
+        """Keep the verified left-hand sides of the limits; whether all limits hold."""
+        state, limits = result.state, chosen.limits
+        self.verified_: dict[str, float] = {}
+        if not limits:
+            return True
+        if not len(state.best):
+            if not state.failed:
+                _warn(
+                    "The limits were not verified, because that needs closing rounds; leave paper=False and ask for "
+                    "2 rounds or more."
+                )
+            return bool(state.failed)
+        bounds = np.array([limit.bound for limit, _ in limits])
+        names = [name for _, name in limits]
+        self.verified_ = {name: float(v) for name, v in zip(names, state.verified[1:] + bounds, strict=True)}
+        broken = [name for name, value in zip(names, state.verified[1:], strict=True) if value > 0]
+        if broken:
+            reached = "; ".join(f"{name}: reached {self.verified_[name]:.4g}" for name in broken)
+            _warn(
+                f"Some limits do not hold after {result.rounds} rounds ({reached}). The model of least violation is "
+                "kept; raise the bound, rounds, batch_size or hidden."
+            )
+        return not broken
+
+
+def _warn(text: str) -> None:
+    warn_caller(text, ConvergenceWarning)

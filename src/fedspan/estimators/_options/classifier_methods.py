@@ -1,0 +1,201 @@
+"""The parameters of the two classifiers, and the method that they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
+
+from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca, VerticalSgd, VerticalSsca
+from fedspan.algorithms.learning.torch import TorchModel
+from fedspan.core.participation import Participation
+from fedspan.core.protocol import Server, declared_releases
+from fedspan.data.clients import Schema
+from fedspan.errors import InputError
+from fedspan.estimators._options.common_parameters import ROUNDS
+from fedspan.estimators._options.private_solvers import check_delta
+from fedspan.estimators.launch import count_sharers
+from fedspan.estimators.parameters import about
+from fedspan.numerics.swish import Swish
+from fedspan.privacy.plan import Plan, plan_for
+from fedspan.privacy.request import RowDP
+from fedspan.secure.masking import Secure
+
+GroupLimit = tuple[Mapping[Any, float], float]  # the coefficient of each group's mean loss, and the bound of their sum
+
+ROW_METHODS: dict[str, Server[Any]] = {
+    "ssca": Ssca(),
+    "fedsgd": FedSgd(),
+    "fedsgdm": FedSgd(momentum=0.1),
+    "fedavg": FedAvg(),
+}
+VIEW_METHODS: dict[str, Server[Any]] = {
+    "ssca": VerticalSsca(),
+    "sgd": VerticalSgd(),
+    "sgdm": VerticalSgd(momentum=0.1),
+}
+_ABOUT_CLASS_WEIGHT = about(
+    'How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones.',
+    choices=("balanced",),
+    example="balanced",
+)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LossParameters:
+    """What can be asked of any method that minimises a loss."""
+
+    method: str | Server[Any] = field(default="ssca", metadata=about("The method."))
+    hidden: int = field(default=128, metadata=about("Cells of the hidden layer of the built-in network.", least=1))
+    batch_size: int | None = field(
+        default=100, metadata=about("Rows that are drawn in each round.", least=1, example=100)
+    )
+    rounds: int = field(default=1000, metadata=ROUNDS)
+    l2: float = field(default=1e-5, metadata=about("The weight λ of ‖ω‖² in the objective.", least=0))
+    cost_limit: float | None = field(
+        default=None,
+        metadata=about("Minimise ‖ω‖² subject to a mean training loss of at most this (ssca).", example=0.3),
+    )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RowClassifierParameters(LossParameters):
+    """The parameters of a classifier whose clients hold rows."""
+
+    method: str | Server[Any] = field(
+        default="ssca",
+        metadata=about("The method, mini-batch SSCA or a baseline.", choices=tuple(ROW_METHODS)),
+    )
+    limits: Sequence[GroupLimit] | None = field(
+        default=None, metadata=about("Limits on the mean losses of groups of rows.", in_job=False)
+    )
+    class_weight: str | Mapping[Any, float] | None = field(default=None, metadata=_ABOUT_CLASS_WEIGHT)
+    model: object = field(default=None, metadata=about("A torch model in place of the built-in network.", in_job=False))
+    local_steps: int | None = field(
+        default=None, metadata=about("Local steps in each round (fedavg).", least=1, example=4)
+    )
+    participation: Participation | None = field(
+        default=None, metadata=about("How many clients take part in each round.", example={"fraction": 0.1})
+    )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ViewClassifierParameters(LossParameters):
+    """The parameters of a classifier whose clients hold different features of the same rows."""
+
+    method: str | Server[Any] = field(
+        default="ssca",
+        metadata=about("The method, mini-batch SSCA or a baseline.", choices=tuple(VIEW_METHODS)),
+    )
+    class_weight: str | Mapping[Any, float] | None = field(default=None, metadata=_ABOUT_CLASS_WEIGHT)
+    exchange: str = field(
+        default="sum",
+        metadata=about(
+            'What is exchanged: "sum" shows only sums over the clients, "each" what every client contributes.',
+            choices=("sum", "each"),
+        ),
+    )
+
+
+class NamedLimit(NamedTuple):
+    """A limit, and what people call it."""
+
+    limit: Limit
+    name: str
+
+
+@dataclass(frozen=True)
+class ChosenMethod:
+    """A method with all its options, and the limits that it keeps."""
+
+    method: Server[Any]
+    limits: tuple[NamedLimit, ...]
+
+
+def name_limits(limits: Sequence[GroupLimit] | None, groups: Sequence[object]) -> list[NamedLimit]:
+    """The limits on the losses of groups, each with a name."""
+    found = []
+    for coefficients, bound in limits or ():
+        unknown = [group for group in coefficients if group not in groups]
+        if unknown:
+            known = ", ".join(map(repr, groups)) or "none; give groups to fit"
+            raise InputError(f"limits must be on known groups, but {unknown[0]!r} is not. Known: {known}.")
+        row = tuple(float(coefficients.get(group, 0.0)) for group in groups)
+        terms = " + ".join(f"{value:g}·loss({group})" for group, value in coefficients.items())
+        found.append(NamedLimit(Limit(float(bound), row), f"{terms} ≤ {bound:g}"))
+    return found
+
+
+def choose_method(
+    asked: LossParameters,
+    known: Mapping[str, Server[Any]],
+    network: Swish | TorchModel,
+    limits: Sequence[NamedLimit] = (),
+    extras: Mapping[str, object] | None = None,
+) -> ChosenMethod:
+    """The method with all its options; what it cannot do is refused. `extras` are options of one kind of client."""
+    method = known[asked.method] if isinstance(asked.method, str) else asked.method
+    if not issubclass(method.client, next(iter(known.values())).client):
+        raise InputError(
+            f"method {type(method).__name__} is for another kind of clients; known here: {', '.join(known)}."
+        )
+    limits = list(limits)
+    if isinstance(network, TorchModel) and limits:
+        raise InputError("limits on groups are for the built-in network; write them into the torch model's Problem.")
+    options: dict[str, object] = {
+        "model": network,
+        "batch": asked.batch_size or 0,
+        "rounds": int(asked.rounds),
+        "l2": float(asked.l2),
+    }
+    if asked.cost_limit is not None:
+        limits.append(NamedLimit(Limit(float(asked.cost_limit)), f"cost ≤ {asked.cost_limit:g}"))
+        options["objective"] = "norm"
+    if isinstance(network, TorchModel) and (network.problem.constraints or network.problem.objective is None):
+        if limits:
+            raise InputError(
+                "The limits must be in one place, but there is a cost_limit and a Problem with limits; write all of "
+                "them into the Problem."
+            )
+        stated = network.problem.options()
+        options |= stated
+        limits = [NamedLimit(limit, f"constraint {m + 1} ≤ 0") for m, limit in enumerate(stated["limits"])]
+    if limits:
+        options["limits"] = tuple(limit for limit, _ in limits)
+    options |= extras or {}
+    _check_options(asked.method, method, options)
+    return ChosenMethod(replace(method, **options), tuple(limits))  # type: ignore[type-var]
+
+
+def _check_options(given: str | Server[Any], method: Server[Any], options: Mapping[str, object]) -> None:
+    known = {option.name for option in fields(method)}  # type: ignore[arg-type]
+    lost = next((key for key in options if key not in known), None)
+    if lost is not None:
+        called = {"objective": "cost_limit", "steps": "local_steps"}.get(lost, lost)
+        name = given if isinstance(given, str) else type(given).__name__
+        raise InputError(f"method {name!r} cannot do {called}; use 'ssca' for limits, 'fedavg' for local steps.")
+
+
+def build_private_method(
+    asked: RowClassifierParameters,
+    method: Server[Any],
+    dp: RowDP,
+    secure: Secure | None,
+    schema: Schema,
+    clients: int,
+    min_clients: int | None,
+) -> tuple[Server[Any], Plan]:
+    """The method with secret sampling, and the plan of its noise; refused where no noise would be enough."""
+    if type(method) not in (Ssca, FedSgd) or not isinstance(method, Ssca | FedSgd):
+        raise InputError("privacy is for method 'ssca' and 'fedsgd': what others release has no known sensitivity.")
+    if isinstance(method, Ssca) and method.limits:
+        raise InputError("privacy is for methods without limits, because losses have no known sensitivity.")
+    if not isinstance(method.model, Swish) or asked.class_weight is not None:
+        raise InputError("privacy is for the built-in network without class_weight: other gradients are not bounded.")
+    if method.batch == 0 or asked.participation is not None:
+        raise InputError("privacy needs a batch_size and all clients in every round; leave participation out.")
+    check_delta(dp, schema.rows)
+    rate = min(1.0, method.batch * clients / schema.rows)
+    sampled = replace(method, private=Sampling(schema.rows, schema.n_features, rate, dp.simulate))
+    spread = count_sharers(secure, clients, min_clients)
+    return sampled, plan_for(dp, declared_releases(sampled.client), sampled.planned(), spread=spread)

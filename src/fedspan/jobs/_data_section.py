@@ -1,0 +1,178 @@
+"""The [data] table of a job file: who holds what, which columns count, and how they are prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict
+from urllib.parse import quote, urlsplit
+
+from fedspan.data.clients import name_clients
+from fedspan.data.database import has_password, hide_password, is_address, parse_query, sqlite_path
+from fedspan.data.preparation import Preparation
+from fedspan.errors import InputError
+from fedspan.jobs.tasks import TASKS
+
+TablePlace = str | dict[str, str]
+"""Where a client's table is: a path or an address, or the table of a database with its url."""
+
+
+class DataTable(TypedDict, total=False):
+    """[data] of a job file, once its types are checked."""
+
+    clients: list[TablePlace] | dict[str, TablePlace]
+    views: list[TablePlace] | dict[str, TablePlace]
+    columns: list[str]
+    id: str
+    label: str
+    categories: list[str] | dict[str, list[str]]
+    missing: str
+    fill: dict[str, float]
+    n_features: int
+    held_out: list[TablePlace] | dict[str, TablePlace]
+    table: str
+
+
+KEYS: dict[str, tuple[type, ...]] = {
+    "clients": (list, dict),
+    "views": (list, dict),
+    "columns": (list,),
+    "id": (str,),
+    "label": (str,),
+    "categories": (list, dict),
+    "missing": (str,),
+    "fill": (dict,),
+    "n_features": (int,),
+    "held_out": (list, dict),
+    "table": (str,),
+}
+EXPECTED = {
+    "data.categories": 'a list of columns, or a table such as { sex = ["f", "m"] }',
+    "data.fill": "a table such as { age = 50.0 }",
+}
+
+
+def items_fit(key: str, value: object) -> bool:
+    """Whether what is inside a list or table of [data] is of the right kind."""
+    if not isinstance(value, list | dict):
+        return True
+    items = value.values() if isinstance(value, dict) else value
+    if key == "fill":
+        return all(type(item) in (int, float) for item in items)
+    if key == "categories" and isinstance(value, dict):
+        return all(isinstance(item, list) and all(isinstance(word, str) for word in item) for item in items)
+    places = key in ("clients", "views", "held_out")
+    return all(isinstance(item, str) or (places and _is_query(item)) for item in items)
+
+
+def _is_query(item: object) -> bool:
+    return isinstance(item, dict) and "url" in item and all(isinstance(value, str) for value in item.values())
+
+
+def check_data(task: str, data: DataTable) -> None:
+    """Refuse what this task cannot do with: who holds what, and what is to be learned."""
+    over = TASKS[task].over
+    other = "views" if over == "clients" else "clients"
+    if other in data:
+        tasks = " and ".join(name for name, t in TASKS.items() if t.over == other)
+        raise InputError(f"data.{other} is for {tasks}; task {task!r} needs data.{over}.")
+    if over not in data:
+        raise InputError(f"data.{over} is missing; list one file per client, or give a table name = path.")
+    if TASKS[task].learns_label and "label" not in data:
+        raise InputError("data.label is missing; name the column that holds the classes to learn.")
+    if over == "views":
+        if "columns" in data:
+            raise InputError(
+                "data.columns is for clients with the same columns, but every view has its own; leave it out."
+            )
+        if data.get("missing") == "drop":
+            raise InputError(
+                'data.missing = "drop" is not for views, because a row would go at one client only; use "mean".'
+            )
+
+
+def read_preparation(task: str, data: DataTable) -> Preparation:
+    """Read how the tables are to be prepared, as far as the job file says it."""
+    columns, given = data.get("columns"), data.get("categories", [])
+    categories: Mapping[str, Sequence[str]] = given if isinstance(given, dict) else dict.fromkeys(given, ())
+    try:
+        return Preparation(
+            columns=None if columns is None else tuple(columns),
+            id=data.get("id"),
+            label=data.get("label"),
+            categories={name: tuple(words) for name, words in categories.items()},
+            missing=data.get("missing", "refuse"),
+            fill={name: float(value) for name, value in data.get("fill", {}).items()},
+            n_features=data.get("n_features"),
+            label_everywhere=TASKS[task].over == "clients",
+        )
+    except InputError as error:
+        raise InputError(f"[data]: {error}") from None
+
+
+def write_preparation(given: Preparation) -> dict[str, object]:
+    """Give the keys of [data] that say the same."""
+    return {
+        "columns": given.columns,
+        "id": given.id,
+        "label": given.label,
+        "categories": dict(given.categories) or None,
+        "missing": given.missing if given.missing != "refuse" else None,
+        "fill": dict(given.fill) or None,
+        "n_features": given.n_features,
+    }
+
+
+def locate(given: list[TablePlace] | dict[str, TablePlace], beside: Path) -> dict[str, TablePlace]:
+    """Make paths and addresses absolute, by client; those of a list are named by their files if these all differ."""
+    if isinstance(given, list):
+        stems = [_stem(place) for place in given]
+        given = dict(zip(stems, given, strict=True)) if len(set(stems)) == len(stems) else name_clients(given)
+    return {name: _locate_one(name, place, beside) for name, place in name_clients(given).items()}
+
+
+def _stem(place: TablePlace) -> str:
+    """What a file or a database is called; nothing is checked here."""
+    if isinstance(place, dict):
+        return place["table"] if "table" in place else Path(urlsplit(place["url"]).path).stem or "database"
+    if "://" not in place:
+        return Path(place).stem
+    return Path(urlsplit(place).path).stem or "database"
+
+
+def _locate_one(name: str, place: TablePlace, beside: Path) -> TablePlace:
+    if isinstance(place, str) and place.startswith("flare://"):  # a site's name: only the site knows the address
+        return place
+    if isinstance(place, str) and not is_address(place):
+        return str(beside / place)
+    table = {"url": place} if isinstance(place, str) else dict(place)
+    if has_password(table["url"]):
+        raise InputError(
+            f"The address {hide_password(table['url'])} (client {name!r}) contains a password, but job files are "
+            "copied. Take it out, and give it by PGPASSWORD or ~/.pgpass."
+        )
+    try:
+        parse_query(table)
+    except InputError as error:
+        raise InputError(f"client {name!r}: {error}") from None
+    if table["url"].startswith("sqlite:"):
+        options = urlsplit(table["url"]).query
+        whole = quote(str(beside / sqlite_path(table["url"])))
+        table["url"] = f"sqlite:///{whole}" + (f"?{options}" if options else "")
+    return table["url"] if isinstance(place, str) else table
+
+
+def locate_held_out(task: str, job: Mapping[str, object], data: DataTable, beside: Path) -> dict[str, TablePlace]:
+    """Find the rows on which GCCA is watched while it learns: a file per view, in the views' order or by name."""
+    if "held_out" in data and task != "gcca":
+        raise InputError(f"data.held_out is for gcca, not for task {task!r}; leave it out.")
+    if "held_out" in data and "patience" not in job:
+        raise InputError("data.held_out needs job.patience: how many rounds without a better alignment end the run.")
+    if "patience" in job and "held_out" not in data:
+        raise InputError("job.patience needs data.held_out: the rows whose alignment it watches.")
+    if "held_out" not in data:
+        return {}
+    views, given = locate(data["views"], beside), data["held_out"]
+    if len(given) != len(views) or (isinstance(given, dict) and set(given) != set(views)):
+        raise InputError(f"data.held_out must have one entry for each of the {len(views)} views, but has {len(given)}.")
+    return locate(given if isinstance(given, dict) else dict(zip(views, given, strict=True)), beside)

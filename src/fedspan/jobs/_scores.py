@@ -1,0 +1,71 @@
+"""Where rows lie in the first two components: kept for the report by a run that has all rows in its own process.
+
+Single rows are drawn only where nothing was asked to hide them: not with noise or secure sums, and not where the rows
+are at other sites. `fedspan report --without-rows` leaves them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedspan._types import Array
+from fedspan.core.checkpoint import load_tree, save_tree
+from fedspan.core.run import Engine
+from fedspan.data.tables import BatchedRows
+from fedspan.estimators.pca import FederatedPCA
+from fedspan.jobs.tasks import AnyModel
+
+if TYPE_CHECKING:
+    from fedspan.jobs.model import Job
+
+_POINTS = 4000  # in all; every client gets its part of them
+
+
+class WatchedEngine:
+    """Makes an engine as `make` does, and remembers the rows that it was given last."""
+
+    def __init__(self, make: Callable[[Mapping[str, object]], Engine]) -> None:
+        self._make = make
+        self.data: Mapping[str, object] = {}
+
+    def __call__(self, data: Mapping[str, object]) -> Engine:
+        self.data = data
+        return self._make(data)
+
+
+def keep_scores(path: Path, job: Job, model: AnyModel, data: Mapping[str, object]) -> None:
+    """Write the first two coordinates of some rows of each client, if they may be shown and there are two."""
+    if not isinstance(model, FederatedPCA) or job.privacy or job.secure.get("enabled") or len(model.components_) < 2:
+        return
+    most = max(1, _POINTS // max(1, len(data)))
+    W = model.components_[:2].T / model.scale_[:, None]
+    scores = {name: _sample_rows(source() if callable(source) else source, most) @ W for name, source in data.items()}
+    shift = model.mean_ @ W
+    save_tree(
+        path, "table of scores", {name: np.asarray(rows - shift, dtype=np.float32) for name, rows in scores.items()}
+    )
+
+
+def _sample_rows(X: Any, most: int) -> Array:
+    """Take at most so many rows, evenly from the first to the last, as float64."""
+    n = X.shape[0]
+    chosen = np.linspace(0, n - 1, min(n, most)).astype(int)
+    if isinstance(X, BatchedRows):  # rows that are not in memory
+        kept, start = [], 0
+        for batch in X.batches():
+            here = chosen[(chosen >= start) & (chosen < start + len(batch))] - start
+            kept.append(np.asarray(batch[here], dtype=np.float64))
+            start += len(batch)
+        return np.concatenate(kept)
+    rows = X.tocsr()[chosen].toarray() if sp.issparse(X) else X[chosen]
+    return np.asarray(rows, dtype=np.float64)
+
+
+def load_scores(path: Path) -> dict[str, Array] | None:
+    """Read what was kept, if anything was."""
+    return dict(load_tree(path, "table of scores")) if path.exists() else None

@@ -1,0 +1,43 @@
+"""What each key of a job file means, in one line, for the JSON schema.
+
+The keys of [job] are the estimator's parameters: what they mean is said in the table of estimators/parameters.py.
+"""
+
+from __future__ import annotations
+
+SAYS: dict[str, dict[str, str]] = {
+    "job": {"task": "what is to be learned"},
+    "data": {
+        "clients": "one file or address per client, all with the same columns: a list, or a table name = path",
+        "views": "one file or address per client, all with the same rows: a list, or a table name = path",
+        "columns": "the features; default: all columns",
+        "id": "a column of ids: left out of the features, and compared between views",
+        "label": "the column of classes: learned by classifiers, left out by the others",
+        "held_out": "other common rows of each view, for job.patience",
+        "categories": "columns of words: a list (their words are agreed on), or a table column = [words]",
+        "missing": "what becomes of missing values: refused, their rows dropped, or filled with the common means",
+        "fill": "what fills the gaps of each feature with missing = 'mean'; default: the common means",
+        "n_features": "of LIBSVM files, which do not say it; default: the most that any client has",
+        "table": "with --on: which of the sites' tables; default: the one named default",
+    },
+    "privacy": {
+        "epsilon": "how much all that leaves may say about any single row: smaller is more private",
+        "delta": "the probability with which epsilon may be exceeded; less than 1 / number of rows",
+        "row_norm": "a public bound on the norm of a row (classifiers: of a row's gradient); longer ones are shortened",
+        "neighbours": "what epsilon speaks of: a row more or less, or one row in the place of another",
+        "expect": "a public guess of the mean square along the last component, for the forecast of the error",
+        "simulate": "draw the noise from the seed, so that runs repeat; it then protects nobody",
+        "budgets": "a folder with <client>.json for each client: what it may spend over all runs",
+    },
+    "secure": {
+        "enabled": "secure aggregation: the server sees sums over the clients only",
+        "threshold": "so many clients must stay for a sum to be read",
+    },
+    "run": {
+        "checkpoint_every": "rounds between two checkpoints",
+        "timeout": "seconds that a client may take to answer",
+        "min_clients": "go on if at least so many clients answer; default: all must",
+        "retries": "how often a client that did not answer is asked again",
+        "transcript": "keep every message, for `fedspan audit`: as secret as the data",
+    },
+}

@@ -1,0 +1,34 @@
+"""What a report is told about a run besides its model and its ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedspan.privacy.request import RowDP
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What was asked for.
+
+    Parameters:
+        task: "pca", "svd", "gcca", "personalized", "classifier" or "vertical-classifier".
+        job_text: The job file, to print at the end of the report; empty if there was none.
+        privacy: The differential privacy that was asked for.
+        secure: Whether the server was to see sums over the clients only.
+        seed: The seed that repeats the run; None: the model's own.
+        folder: The run folder, for links to an audit and for commands to copy.
+    """
+
+    task: str
+    job_text: str = ""
+    privacy: RowDP | None = None
+    secure: bool = False
+    seed: int | None = None
+    folder: Path | None = None
+
+    @property
+    def hides_rows(self) -> bool:
+        """Whether nobody is to see single rows, or a single client's part."""
+        return self.privacy is not None or self.secure

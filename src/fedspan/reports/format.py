@@ -1,0 +1,34 @@
+"""Numbers as people read them: bytes, counts, durations, and how accurate an estimate is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+
+def format_bytes(n: float) -> str:
+    """A number of bytes: "512 B", "1.5 kB", "2 MB"."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.3g} TB"
+
+
+def format_count(n: int, noun: str) -> str:
+    """A number of things: "1 round", "1,200 rounds"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def format_duration(seconds: float) -> str:
+    """A duration: "12 ms", "3.4 s", "2 min 5 s", "1 h 3 min"."""
+    if seconds < 60:
+        return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def accuracy_of(metrics: Mapping[str, float]) -> tuple[str, float]:
+    """What the server knows of its accuracy: the KKT violation, or if it cannot see that, the estimate's change."""
+    kkt, change = metrics.get("kkt", math.nan), metrics.get("change", math.nan)
+    return ("change", change) if math.isnan(kkt) and not math.isnan(change) else ("KKT", kkt)

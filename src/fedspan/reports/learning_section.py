@@ -1,0 +1,144 @@
+"""The report of the classifiers: the cost and the size of the parameters by round, and whether the limits hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from fedspan._types import Array
+from fedspan.core.ledger import Ledger
+from fedspan.reports._section import (
+    Metrics,
+    RowsModel,
+    Section,
+    ShownRows,
+    format_number,
+    last_metrics,
+    list_sizes,
+    render_course,
+)
+from fedspan.reports.format import format_count
+from fedspan.reports.page import render_charts, render_table
+
+_CLASSES = 10  # names of classes in the summary
+_MOST_VIEWS = 50  # rows of the table of views
+_LIMITS = 9  # limits whose course is looked for
+_SLACK = 1e-9  # below this a slack is rounding error
+_FIGURES = {"cost": "cost", "norm2": "‖ω‖²", "constraint_1": "constraint (≤ 0)", "slack_1": "slack"}
+_COST = (("cost", "Cost (mean loss of the round's batches)"),)
+
+
+class LearnedModel(RowsModel, Protocol):
+    """What the report reads of a fitted `FederatedClassifier` or `VerticalFederatedClassifier`."""
+
+    labels_: Sequence[object]
+    coef_: Array
+    verified_: Mapping[str, float]  # limit → its value over all training rows
+    cost_limit: float | None
+
+
+class VerticalModel(LearnedModel, Protocol):
+    """A classifier whose features are spread over clients."""
+
+    views_: Mapping[str, int]  # client → number of features
+
+
+def _summarize_learned(model: LearnedModel, where: str, duration: str) -> str:
+    names = ", ".join(str(label) for label in model.labels_[:_CLASSES])
+    more = ", …" if len(model.labels_) > _CLASSES else ""
+    classes = "class" if len(model.labels_) == 1 else "classes"
+    limits = f", subject to {format_count(len(model.verified_), 'limit')}" if model.verified_ else ""
+    return (
+        f"A classifier of {len(model.labels_):,} {classes} ({names}{more}), learned {duration} from "
+        f"{model.n_samples_:,} rows {where}{limits}."
+    )
+
+
+def _summarize_rows(model: LearnedModel, duration: str) -> str:
+    where = f"with {model.n_features_in_:,} features at {format_count(model.n_clients_, 'client')}"
+    return _summarize_learned(model, where, duration)
+
+
+def _summarize_vertical(model: VerticalModel, duration: str) -> str:
+    where = f"whose {model.n_features_in_:,} features are spread over {format_count(model.n_clients_, 'client')}"
+    return _summarize_learned(model, where, duration)
+
+
+def _list_learned_figures(model: LearnedModel, last: Metrics) -> dict[str, str]:
+    known = {words: last[key] for key, words in _FIGURES.items() if math.isfinite(last.get(key, math.nan))}
+    figures = {words: format_number(value, 4) for words, value in known.items()}
+    if known.get("slack", 1.0) < _SLACK:
+        figures["slack"] = "0"
+    return figures | {"parameters": f"{len(model.coef_):,}"}
+
+
+def _describe_learned_outcome(model: LearnedModel, last: Metrics) -> str:
+    if model.converged_:
+        return "all limits hold" if model.verified_ else "stopped at the round limit"
+    if model.cost_limit is not None:
+        return "a limit does not hold" if model.verified_ else "the limit was not verified"
+    return "stopped: the loss was not finite"
+
+
+def _get_no_tol(model: LearnedModel) -> float:
+    """Classifiers run all their rounds."""
+    return 0.0
+
+
+def _render_learned(model: LearnedModel, ledger: Ledger, rows: ShownRows) -> str:
+    history = ledger.history()
+    limits = list(model.verified_) or [
+        f"limit {m}" for m in range(1, _LIMITS) if any(f"slack_{m}" in row for row in history)
+    ]
+    charts = [render_course(ledger, {"‖ω‖²": "norm2"}, "‖ω‖², the squared norm of the parameters, by round")]
+    for m, name in enumerate(limits, 1):
+        curves = {"constraint": f"constraint_{m}", "slack": f"slack_{m}"}
+        caption = f"{name}: value minus bound (the limit holds at or below 0), and slack"
+        charts.append(render_course(ledger, curves, caption, 0.0))
+        charts.append(render_course(ledger, {"multiplier": f"multiplier_{m}"}, f"{name}: multiplier, by round"))
+    drawn = render_charts(charts)
+    return (f"<h2>The model</h2>{drawn}" if drawn else "") + _render_limits(model, last_metrics(ledger))
+
+
+def _render_limits(model: LearnedModel, last: Metrics) -> str:
+    if not model.verified_:
+        return ""
+    rows = []
+    for m, (name, value) in enumerate(model.verified_.items(), 1):
+        over = last.get(f"verified_{m}", math.nan)
+        verdict = "not verified" if math.isnan(over) else "holds" if over <= 0 else f"exceeded by {over:.3g}"
+        rows.append([name, f"{value:.6g}", verdict, format_number(last.get(f"multiplier_{m}", math.nan), 4)])
+    return (
+        "<h2>Limits</h2><p>Each limit was verified over all training rows of all clients, in exact rounds at the end. "
+        "The multiplier is the price of the limit: how fast the objective would fall if the bound were raised.</p>"
+        + render_table(["limit", "value over all rows", "verdict", "multiplier"], rows, numbers={1, 3})
+    )
+
+
+def _render_vertical(model: VerticalModel, ledger: Ledger, rows: ShownRows) -> str:
+    views = [[str(name), f"{n:,}"] for name, n in list(model.views_.items())[:_MOST_VIEWS]]
+    table = render_table(["client", "features"], views, numbers={1})
+    return f"{_render_learned(model, ledger, rows)}<h2>Views</h2>{table}"
+
+
+CLASSIFIER: Section[LearnedModel] = Section(
+    "Federated classifier",
+    _summarize_rows,
+    list_sizes,
+    _list_learned_figures,
+    _render_learned,
+    _describe_learned_outcome,
+    _get_no_tol,
+    _COST,
+)
+VERTICAL: Section[VerticalModel] = Section(
+    "Vertical federated classifier",
+    _summarize_vertical,
+    list_sizes,
+    _list_learned_figures,
+    _render_vertical,
+    _describe_learned_outcome,
+    _get_no_tol,
+    _COST,
+)

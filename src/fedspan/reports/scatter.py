@@ -1,0 +1,109 @@
+"""Charts of points in a plane: rows in two components, and clients by how alike they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+
+import numpy as np
+
+from fedspan._types import Array
+from fedspan.reports.charts import (
+    BOTTOM,
+    RIGHT,
+    TOP,
+    H,
+    W,
+    choose_ticks,
+    draw_horizontal,
+    draw_label,
+    draw_svg,
+    format_tick,
+)
+
+COLOURS = 7  # that are told apart; the other groups share one more
+_LEFT_EDGE, _HEAD = 58, 22  # room for the numbers of the y axis, and for its name above it
+_NEAR = np.array([90.0, 14.0])  # two names closer than this would overlap
+_SAME = 9.0  # two dots closer than this look like one
+
+
+def draw_scatter(groups: Mapping[str, Array], title: str, axes: tuple[str, str]) -> str:
+    """Points (n, 2) of several groups and a legend; the largest groups have colours of their own."""
+    order = sorted(groups, key=lambda name: -len(groups[name]))
+    every = np.concatenate([groups[name] for name in order])
+    frame, to_places = _draw_axes(every, axes)
+    marks = []
+    for i, name in enumerate(order):  # the small ones on top
+        steps = " ".join(f"M{x:.1f} {y:.1f}h0" for x, y in to_places(groups[name]))
+        marks.append(f'<path class="points p{min(i, COLOURS)}" d="{steps}"><title>{escape(name)}</title></path>')
+    legend = _draw_legend_of(order) if len(order) > 1 else ""
+    return draw_svg(W, H, title, [*frame, *marks], "chart") + legend
+
+
+def draw_client_map(names: Sequence[str], points: Array, centre: Array, title: str) -> str:
+    """One dot per client, named where there is room ("a +3": three more are there), and a ring for what they share."""
+    frame, to_places = _draw_frame(np.vstack([points, centre]))
+    parts, places = [frame], to_places(points)
+    for name, (x, y) in zip(names, places, strict=True):
+        tip = f"<title>{escape(name)}</title>"
+        parts.append(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="4.5">{tip}</circle>')
+    named = np.zeros((0, 2))
+    for name, place in zip(names, places, strict=True):
+        overlaps = np.all(np.abs(named - place) < _NEAR, axis=1).any()
+        if not overlaps:
+            named = np.vstack([named, place])
+            here = int(np.sum(np.all(np.abs(places - place) < _SAME, axis=1)))
+            text = name[:12] + (f" +{here - 1}" if here > 1 else "")
+            left = place[0] > W - 100
+            parts.append(draw_label(place[0] + (-11 if left else 11), place[1] + 4, text, "end" if left else "start"))
+    ((x, y),) = to_places(centre[None])
+    parts.append(f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="8"><title>shared by all</title></circle>')
+    return draw_svg(W, H, title, parts, "chart")
+
+
+def _draw_legend_of(names: Sequence[str]) -> str:
+    """Which colour is whose."""
+    rest = len(names) - COLOURS
+    keys = [f'<span class="keep"><i class="k{i}"></i> {escape(name)}</span>' for i, name in enumerate(names[:COLOURS])]
+    keys += [f'<span class="keep"><i class="k{COLOURS}"></i> {rest} more</span>'] if rest > 0 else []
+    return f'<p class="legend">{" ".join(keys)}</p>'
+
+
+def _draw_axes(points: Array, labels: tuple[str, str]) -> tuple[list[str], Callable[[Array], Array]]:
+    """The frame with its numbers, and what takes points to their places in it."""
+    left, bottom, right = _LEFT_EDGE, H - BOTTOM, W - RIGHT
+    size = np.array([right - left, bottom - _HEAD], dtype=float)
+    low, high = points.min(axis=0), points.max(axis=0)
+    span = np.where(high > low, high - low, 1.0)
+    low, span = (low + high) / 2 - 0.54 * span, 1.08 * span
+
+    def to_places(where: Array) -> Array:
+        share = (where - low) / span
+        return np.column_stack([left + share[:, 0] * size[0], bottom - share[:, 1] * size[1]])
+
+    parts = [f'<rect class="frame" x="{left}" y="{_HEAD}" width="{size[0]:.1f}" height="{size[1]:.1f}"/>']
+    for x in choose_ticks(low[0], low[0] + span[0], whole=False):
+        place = to_places(np.array([[x, low[1]]]))[0, 0]
+        parts.append(draw_label(place, bottom + 17, format_tick(x, span[0]), "middle"))
+    for y in choose_ticks(low[1], low[1] + span[1], whole=False):
+        place = to_places(np.array([[low[0], y]]))[0, 1]
+        parts.append(draw_horizontal("grid", left, place))
+        parts.append(draw_label(left - 7, place + 4, format_tick(y, span[1]), "end"))
+    parts.append(draw_label((left + right) / 2, H - 4, labels[0], "middle"))
+    parts.append(draw_label(left, _HEAD - 7, labels[1], "start"))
+    return parts, to_places
+
+
+def _draw_frame(points: Array) -> tuple[str, Callable[[Array], Array]]:
+    """An empty frame with one scale for both directions, and what takes points to their places in it."""
+    left, top, bottom, right = RIGHT, TOP, H - BOTTOM, W - RIGHT
+    size = np.array([right - left, bottom - top], dtype=float)
+    low, high = points.min(axis=0), points.max(axis=0)
+    extent = np.where(high > low, high - low, 1.0)
+    scale = 1.08 * float(np.max(extent / size))
+    middle, centre = (low + high) / 2, np.array([(left + right) / 2, (top + bottom) / 2])
+
+    def to_places(where: Array) -> Array:
+        return np.asarray(centre + (where - middle) / scale * np.array([1.0, -1.0]))
+
+    return f'<rect class="frame" x="{left}" y="{top}" width="{size[0]:.1f}" height="{size[1]:.1f}"/>', to_places

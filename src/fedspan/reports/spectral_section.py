@@ -1,0 +1,94 @@
+"""The report of PCA and SVD: how much the components explain, where the rows are in them, what they are made of."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Protocol
+
+from fedspan._types import Array
+from fedspan.core.ledger import Ledger
+from fedspan.reports._section import (
+    FeatureModel,
+    IterativeModel,
+    Metrics,
+    Section,
+    ShownRows,
+    describe_iterative_outcome,
+    get_tol,
+    list_loadings,
+    list_sizes,
+    render_pictures,
+)
+from fedspan.reports.charts import draw_bar_chart
+from fedspan.reports.format import format_count
+from fedspan.reports.page import render_charts, render_figure, render_table
+from fedspan.reports.scatter import draw_scatter
+
+
+class SpectralModel(FeatureModel, IterativeModel, Protocol):
+    """What the report reads of a fitted `FederatedPCA` or `FederatedSVD`."""
+
+    components_: Array  # (k, d)
+    explained_variance_: Array  # (k,)
+    explained_variance_ratio_: Array  # (k,)
+
+
+def _build_spectral_section(title: str, noun: str, share: str, what: str) -> Section[SpectralModel]:
+    """`noun`: what one component is called; `share`: what the components explain a part of; `what`: the scree chart."""
+
+    def summarize(model: SpectralModel, duration: str) -> str:
+        k = len(model.components_)
+        explained = f"{model.explained_variance_ratio_.sum():.1%} of the {share}"
+        return (
+            f"{format_count(k, noun)} of {model.n_samples_:,} rows with {model.n_features_in_:,} features at "
+            f"{format_count(model.n_clients_, 'client')}, found {duration}. "
+            f"{'It explains' if k == 1 else 'They explain'} {explained}."
+        )
+
+    def render_body(model: SpectralModel, ledger: Ledger, rows: ShownRows) -> str:
+        ratio = model.explained_variance_ratio_
+        scree = render_figure(
+            f"{what} of each component, in percent of the total", draw_bar_chart(ratio.tolist(), what, "component")
+        )
+        table = [
+            [str(i + 1), f"{ratio[i]:.2%}", f"{ratio[: i + 1].sum():.2%}", loadings]
+            for i, loadings in enumerate(list_loadings(model, model.components_))
+        ]
+        scatter, note = _render_scatter(model, rows)
+        return (
+            f'<h2>Components</h2>{render_charts([scree, scatter])}<p class="soft">{note}</p>'
+            f"{render_pictures(model, model.components_)}<h2>Largest loadings</h2>"
+            + render_table(["no.", share, "cumulative", "largest loadings"], table, numbers={1, 2})
+        )
+
+    return Section(title, summarize, list_sizes, _list_gap, render_body, describe_iterative_outcome, get_tol)
+
+
+def _render_scatter(model: SpectralModel, rows: ShownRows) -> tuple[str, str]:
+    """A scatter plot of rows and a note on it; or no plot, and why."""
+    if rows.left_out:
+        return "", "Single rows were left out of this page (--without-rows)."
+    if rows.protected:
+        return "", "Rows are not drawn, because the job asks to protect them."
+    if len(model.components_) < 2:
+        return "", "Rows are not drawn: a scatter plot needs two components."
+    if not rows.scores:
+        return "", "Rows are not drawn: they stayed with the clients, and are not stored with this run."
+    drawn, ratio = sum(map(len, rows.scores.values())), model.explained_variance_ratio_
+    many = f"{drawn:,} of {model.n_samples_:,} rows" if drawn < model.n_samples_ else f"all {drawn:,} rows"
+    caption = f"First two components: {many}, coloured by client"
+    chart = draw_scatter(rows.scores, caption, (f"component 1 ({ratio[0]:.1%})", f"component 2 ({ratio[1]:.1%})"))
+    note = f"Each point is one row. To share this page without them: <code>{escape(rows.command)}</code>"
+    return render_figure(caption, chart), note
+
+
+def _list_gap(model: SpectralModel, last: Metrics) -> dict[str, str]:
+    """θ_k - θ_{k+1}, as a share of θ_k: near 0, the last component is hardly determined."""
+    if "gap" not in last:
+        return {}
+    theta = model.explained_variance_[-1] * (model.n_samples_ - 1)
+    return {"gap to the next": f"{last['gap'] / theta:.1%}" if theta > 0 else "0 %"}
+
+
+PCA = _build_spectral_section("Federated PCA", "principal component", "variance", "Explained variance")
+SVD = _build_spectral_section("Federated SVD", "right singular vector", "sum of squares", "Share of the sum of squares")

@@ -1,0 +1,241 @@
+"""What an algorithm says that it asks is exactly what it asks, for every option that changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from table import NET, SIMULATED, TABLE, deep_views, hospitals, labelled, labelled_views, views
+
+from fedspan.algorithms import (
+    AltMaxVar,
+    CuteMaxVar,
+    Davidson,
+    DeepMaxVar,
+    DrSvd,
+    Faps,
+    FedAvg,
+    FedPower,
+    FedSgd,
+    Gram,
+    Krylov,
+    Limit,
+    LocalPower,
+    MaxVarDavidson,
+    MaxVarKrylov,
+    Mvlsa,
+    NoisyGram,
+    NoisyPower,
+    PaperNoise,
+    PerPca,
+    PersonalAuto,
+    PersonalEigen,
+    PersonalPaper,
+    Sampling,
+    Ssca,
+    SscaMomentum,
+    Ssi,
+    Uda,
+    VerticalSgd,
+    VerticalSsca,
+    Wda,
+)
+from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns
+from fedspan.algorithms.gcca.entities import Entities
+from fedspan.algorithms.registry import ALGORITHMS
+from fedspan.core.ledger import Exchange, Ledger
+from fedspan.core.protocol import Array, Server, declared_releases, task, tasks_of
+from fedspan.core.run import run
+from fedspan.engines import InProcess
+from fedspan.errors import InputError, ProtocolError
+from fedspan.privacy.plan import plan_for
+
+
+def ids_that_differ() -> Any:
+    """The first view has its last two rows in another order, so the clients are asked for the rows' own digests."""
+    ids = np.arange(40)
+    swapped = np.r_[ids[:-2], ids[-1], ids[-2]]
+    return {name: Entities(X, swapped if name == "ada" else ids) for name, X in views().items()}
+
+
+def deep_ids_that_differ() -> Any:
+    ids = np.arange(40)
+    return {name: replace(view, ids=ids[::-1] if name == "ada" else ids) for name, view in deep_views().items()}
+
+
+def unlike_hospitals() -> Any:
+    """Clients with components of their own: the best λ is not infinite, so that methods iterate."""
+    rng = np.random.default_rng(3)
+    return {name: rng.normal(size=(30, 6)) * rng.permutation([9, 5, 1, 1, 1, 1]) for name in ("ada", "bo", "cy", "dee")}
+
+
+def with_held_out() -> Any:
+    return {name: Entities(X[:30], held_out=X[30:]) for name, X in views().items()}
+
+
+@dataclass(frozen=True)
+class Cabinet:
+    """A table with a column of numbers and one of categories."""
+
+    X: Array
+
+    def columns(self) -> Columns:
+        return Columns(2, ("dose", "sex"))
+
+    def words(self, columns: list[str]) -> dict[str, list[str]]:
+        return {column: ["f", "m"] for column in columns}
+
+    def sums(self, vocabulary: Mapping[str, list[str]]) -> tuple[Array, Array]:
+        size = 1 + len(vocabulary.get("sex", [""]))
+        return np.ones(size), np.full(size, 2)
+
+
+def cabinets() -> Any:
+    return {"north": Cabinet(np.eye(2)), "south": Cabinet(np.eye(2))}
+
+
+# (an algorithm, the clients of its runs: more than one where a task is asked only if something is wrong, rounds)
+CASES: list[tuple[Server[Any], tuple[Callable[[], Any], ...], int]] = []
+
+
+def case(server: Server[Any], *clients: Callable[[], Any], rounds: int = 6) -> None:
+    CASES.append((server, clients or (hospitals,), rounds))
+
+
+for kind, (center, scale) in product(
+    (Gram, Ssi, Krylov, Davidson, LocalPower, FedPower, PaperNoise, Faps, Uda, Wda, DrSvd),
+    product((False, True), (False, True)),
+):
+    more: dict[str, Any] = {"tol": 1e-6} if kind is Faps else {}
+    case(kind(k=2, center=center, scale=scale, **more), rounds=400 if kind is Faps else 6)
+for kind in (Krylov, Davidson):
+    case(kind(k=2, tol=1e-5, rounded=True))
+case(LocalPower(k=2, q=1))
+case(Faps(k=2, tol=1e-6, accelerate=True), rounds=100)
+for kind, align, p in product((FedPower, PaperNoise), ("opt", "sign", "none"), (1, 3)):
+    case(kind(k=2, align=align, p=p))
+    case(kind(k=2, align=align, p=p, decay=False, tol=0.0))
+    case(kind(k=2, align=align, p=p, decay=False, tol=0.9))  # comes no further at once, and closes
+for scheme, part in product((1, 2), ({"count": 2}, {"fraction": 0.5})):
+    case(FedPower(k=2, scheme=scheme, **part))
+for center in (False, True):
+    case(NoisyGram(k=2, center=center))
+    case(NoisyPower(k=2, d=12, center=center))
+
+for patience, data in ((0, views), (2, with_held_out)):
+    for kind, local, start in product((AltMaxVar, CuteMaxVar), ("exact", "gradient", "sgd"), ("random", "mvlsa")):
+        server = kind(k=2, tol=0, local=local, batch=10, start=start, patience=patience, last=6)
+        case(server, data, ids_that_differ)
+    for kind, rounded in product((MaxVarKrylov, MaxVarDavidson), (False, True)):
+        case(kind(k=2, tol=1e-6, rounded=rounded, patience=patience, last=6), data, ids_that_differ)
+case(Mvlsa(k=2), views, ids_that_differ)
+case(DeepMaxVar(k=2, steps=1), deep_views, deep_ids_that_differ, rounds=1)
+
+for kind, share, collect in product(
+    (PersonalAuto, PersonalEigen, PersonalPaper, PerPca), ("eigenpairs", "sums"), (False, True)
+):
+    more = {} if kind is PersonalAuto else {"rounds": 2}
+    for shrinkage in ("auto", 3.0, np.inf):
+        case(kind(k=2, share=share, collect=collect, shrinkage=shrinkage, **more), unlike_hospitals)
+    for center, scale in product(("client", "global", "none"), (False, True)):
+        case(kind(k=2, share=share, collect=collect, center=center, scale=scale, **more), unlike_hospitals)
+    case(kind(k=2, share=share, collect=collect, fraction=0.7, clip=5.0, **more), unlike_hospitals)
+    case(kind(k=2, share=share, collect=collect, count=3, start="random", **more), unlike_hospitals)
+
+for kind in (Ssca, SscaMomentum, FedSgd):
+    case(kind(NET, batch=2, rounds=3), labelled)
+    case(kind(NET, batch=2, rounds=3, clip=0.5), labelled)
+    case(kind(NET, batch=4, rounds=3, private=Sampling(111, 12, 0.2, simulate=True)), labelled)
+case(FedAvg(NET, batch=2, rounds=3, steps=2), labelled)
+limited = Ssca(NET, batch=2, rounds=6, objective="norm", limits=(Limit(0.6),))
+for server in (limited, replace(limited, paper=True), replace(limited, closing=0)):
+    case(server, labelled)
+for exchange in ("each", "sum"):
+    case(VerticalSgd(NET, batch=10, rounds=3, exchange=exchange), labelled_views)
+    vertical = VerticalSsca(NET, batch=10, rounds=6, exchange=exchange)
+    case(vertical, labelled_views)
+    case(replace(vertical, objective="norm", limits=(Limit(0.6),)), labelled_views)
+
+for vocabulary, means in product(((), (("sex", ()),), (("sex", ("f", "m")),)), (False, True)):
+    case(AgreeOnColumns(vocabulary, means), cabinets)
+
+
+# An algorithm without options that change its tasks needs no case of its own: its row in table.py is one.
+for row in TABLE.values():
+    if type(row.server) not in {type(server) for server, _, _ in CASES}:
+        case(row.server, row.clients, rounds=row.rounds)
+
+
+def tasks_asked(server: Server[Any], clients: Any, rounds: int) -> set[str]:
+    """What a run really asked for, also if it ended with a refusal."""
+    ledger = Ledger()
+    private = bool(server.planned())
+    plan = plan_for(SIMULATED, declared_releases(server.client), server.planned()) if private else None
+    try:
+        run(server, InProcess(clients, threads=1), rounds=rounds, seed=1, ledger=ledger, privacy=plan)
+    except InputError as error:
+        assert "rows differ between clients" in str(error)  # noqa: PT017 - of all refusals only this one is meant
+    return {event.task for event in ledger.events if isinstance(event, Exchange)}
+
+
+@pytest.mark.parametrize(
+    ("server", "clients", "rounds"),
+    CASES,
+    ids=[f"{type(row[0]).__name__} {i}" for i, row in enumerate(CASES)],
+)
+def test_it_asks_exactly_what_it_says(server: Server[Any], clients: tuple[Callable[[], Any], ...], rounds: int) -> None:
+    asked = set().union(*(tasks_asked(server, make(), rounds) for make in clients))
+    assert asked == server.asks()
+
+
+def test_every_algorithm_has_a_case() -> None:
+    assert {type(server).__name__ for server, _, _ in CASES} == ALGORITHMS.keys()
+
+
+def test_a_server_that_does_not_list_declareds_cannot_be_made() -> None:
+    @dataclass(frozen=True)
+    class Vague(Server[None]):
+        client = Gram.client
+
+    with pytest.raises(TypeError, match="asks"):
+        Vague()  # type: ignore[abstract]
+
+
+def test_a_task_that_releases_something_must_say_what_it_shows() -> None:
+    def give(self: Any, state: Any, arrays: Any, rng: Any) -> Any: ...
+
+    with pytest.raises(TypeError, match="shows"):
+        task(releases={"x": None})  # type: ignore[call-arg]
+    for words in ("", "  "):
+        with pytest.raises(ProtocolError, match="'give' releases x, but does not say what that shows"):
+            task(releases={"x": None}, shows=words)(give)
+    task(releases={}, shows="")(give)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_names_its_family(name: str) -> None:
+    families = {"spectral", "gcca", "personalized", "learning", "vertical", "columns"}
+    assert ALGORITHMS[name].family in families
+    assert ALGORITHMS[name].family in ALGORITHMS[name].__module__.replace("agree_columns", "columns").replace(
+        "learning.vertical", "vertical"
+    )
+
+
+def test_the_same_name_of_a_task_means_the_same_release_everywhere() -> None:
+    """A report, a transcript and a site's budget know a task by its name alone."""
+    meant: dict[str, tuple[str, frozenset[str]]] = {}
+    for kind in ALGORITHMS.values():
+        for name, declared in tasks_of(kind.client).items():
+            its = (declared.shows, frozenset(declared.releases))
+            assert meant.setdefault(name, its) == its, f"{name!r} of {kind.__name__} means something else elsewhere"
+
+
+def test_every_task_says_what_it_shows_in_words() -> None:
+    for kind in ALGORITHMS.values():
+        for name, declared in tasks_of(kind.client).items():
+            assert bool(declared.shows) == bool(declared.releases), f"{kind.__name__}.{name}"
+            assert declared.shows == declared.shows.strip().rstrip(".")  # part of a sentence

@@ -1,0 +1,185 @@
+"""Clients that miss a question are asked again, and only they: `run(retries=…)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import Adder, Giver, Sofar
+
+from fedspan.algorithms import NoisyGram
+from fedspan.core.ledger import Exchange, Ledger
+from fedspan.core.protocol import Arrays, Ask, Each, Replies, Round, Sum, Want, complete, declared_releases
+from fedspan.core.rng import Streams
+from fedspan.core.run import run
+from fedspan.engines import Faults, InProcess
+from fedspan.errors import ClientError, InputError
+from fedspan.privacy.plan import plan_for
+from fedspan.privacy.request import RowDP
+
+NAMES = ("ada", "bo", "cy", "dee")
+VALUES = {name: 2.0**i for i, name in enumerate(NAMES)}
+
+
+class Silence:
+    """An engine whose clients hold 1, 2, 4 and 8; at the i-th question those of `silent[i]` do not answer."""
+
+    def __init__(self, *silent: set[str]) -> None:
+        self.silent = list(silent)
+        self.clients = NAMES
+        self.asked: list[Ask] = []
+
+    def start(self, *_: Any) -> Silence:
+        return self
+
+    def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]:
+        silent = self.silent[len(self.asked)] if len(self.asked) < len(self.silent) else set()
+        self.asked.append(replace(ask, to=cohort))
+        arrays = {name: {"x": np.array([VALUES[name], 0.0])} for name in cohort if name not in silent}
+        missing = tuple(name for name in cohort if name in silent)
+        nothing = (0,) * len(cohort)
+        event = Exchange(round, exchange, ask.task, cohort, nothing, nothing, nothing, missing)
+        if isinstance(ask.want, Each):
+            return Replies(cohort, missing, arrays), event
+        total: Arrays = {"x": sum(a["x"] for a in arrays.values())} if arrays else {}  # type: ignore[dict-item]
+        return Replies(cohort, missing, total=total), event
+
+    def snapshot(self) -> Any: ...
+    def restore(self, saved: Any, after: int) -> None: ...
+    def close(self) -> None: ...
+
+
+def start(engine: Silence, want: Want | None = None, *, everyone: bool = False, **options: Any) -> Any:
+    algorithm = Adder(want=want or Each(), every_client=everyone)
+    return run(algorithm, engine, **{"rounds": 1, "seed": 0} | options)
+
+
+@pytest.mark.parametrize("want", [Each(), Sum("x")], ids=["each", "sum"])
+def test_a_client_that_misses_once_is_asked_again_without_min_clients(want: Want) -> None:
+    engine = Silence({"cy"})
+    result = start(engine, want)
+    assert [ask.to for ask in engine.asked] == [NAMES, ("cy",)]
+    assert result.state.total[0] == 15
+    assert result.state.missing == ()
+    places = [(e.round, e.exchange, e.missing) for e in result.ledger.events if isinstance(e, Exchange)]
+    assert places == [(1, 0, ("cy",)), (1, 1, ())]
+
+
+@given(silence=st.lists(st.sets(st.sampled_from(NAMES)), max_size=6))
+@pytest.mark.parametrize("want", [Each(), Sum("x")], ids=["each", "sum"])
+@pytest.mark.parametrize("everyone", [False, True], ids=["ask", "complete"])
+def test_the_missing_ones_are_asked_until_all_have_answered(
+    want: Want, everyone: bool, silence: list[set[str]]
+) -> None:
+    engine = Silence(*silence)
+    result = start(engine, want, everyone=everyone, retries=6)
+    left = set(NAMES)
+    for ask, silent in zip(engine.asked, [*silence, set()], strict=False):
+        assert set(ask.to or ()) == left
+        left &= silent
+    assert left == set()
+    assert result.state.total[0] == 15  # everyone once
+
+
+def test_retries_are_counted_and_the_silent_are_named() -> None:
+    engine = Silence(*[{"bo", "cy"}, {"cy"}, {"cy"}, {"cy"}, {"cy"}])
+    with pytest.raises(
+        ClientError, match=r"^'give' needs answers from 4 clients, but only 3 .* in 4 tries \(no answer from 'cy'\)\."
+    ):
+        start(engine)
+    assert [ask.to for ask in engine.asked] == [NAMES, ("bo", "cy"), ("cy",), ("cy",)]
+
+
+@pytest.mark.parametrize("everyone", [False, True], ids=["ask", "complete"])
+def test_without_retries_the_first_loss_ends_the_run(everyone: bool) -> None:
+    engine, ledger = Silence({"cy"}), Ledger()
+    with pytest.raises(ClientError, match=r"only 3 answered in round 1 \(no answer from 'cy'\)\."):
+        start(engine, everyone=everyone, retries=0, ledger=ledger)
+    assert len(engine.asked) == ledger.exchanges == 1
+
+
+def test_with_min_clients_nobody_is_asked_again_if_enough_have_answered() -> None:
+    engine = Silence({"cy"})
+    result = start(engine, min_clients=3)
+    assert len(engine.asked) == 1
+    assert result.state.missing == ("cy",)
+    engine = Silence({"cy", "dee"}, {"cy"})
+    assert start(engine, min_clients=3).state.missing == ("cy",)
+    assert [ask.to for ask in engine.asked] == [NAMES, ("cy", "dee")]
+
+
+@pytest.mark.parametrize("min_clients", [None, 1])
+def test_an_algorithm_that_needs_everyone_has_everyone_whatever_min_clients_says(min_clients: int | None) -> None:
+    engine = Silence({"cy"}, {"cy"})
+    assert start(engine, everyone=True, min_clients=min_clients).state.total[0] == 15
+
+
+@dataclass(frozen=True)
+class Whisper(Adder):
+    """Tells every client something of its own."""
+
+    client: ClassVar[type[Giver]] = Giver
+
+    def round(self, state: Sofar, rng: Streams) -> Round[Sofar]:
+        private: Mapping[str, Arrays] = {name: {"own": np.array(value)} for name, value in VALUES.items()}
+        replies = yield from complete(Ask("give", privately=private))
+        return Sofar(sum(a["x"] for a in replies.each.values()), state.t + 1)  # type: ignore[arg-type]
+
+
+def test_who_is_asked_again_is_told_again_what_is_for_it_alone() -> None:
+    engine = Silence({"bo", "cy"}, {"cy"})
+    run(Whisper(), engine, rounds=1, seed=0)
+    told = [{name: float(a["own"]) for name, a in ask.privately.items()} for ask in engine.asked]
+    assert told == [VALUES, {"bo": 2.0, "cy": 4.0}, {"cy": 4.0}]
+
+
+@pytest.mark.parametrize("options", [{}, {"min_clients": 1}, {"min_clients": 3, "retries": 0}, {"retries": 5}])
+@pytest.mark.parametrize("want", [Each(), Sum("x")], ids=["each", "sum"])
+@pytest.mark.parametrize("everyone", [False, True], ids=["ask", "complete"])
+def test_a_cohort_that_is_lost_whole_ends_the_run_with_a_sentence(
+    everyone: bool, want: Want, options: dict[str, int]
+) -> None:
+    with pytest.raises(ClientError, match=r"^'give' needs answers from \d clients?, but none answered in round 1.*\.$"):
+        start(Silence(*[set(NAMES)] * 9), want, everyone=everyone, **options)
+
+
+@pytest.mark.parametrize("lost", [Faults(lose_request=1.0), Faults(lose_reply=1.0)], ids=["requests", "replies"])
+@pytest.mark.parametrize("min_clients", [None, 1])
+def test_so_it_does_in_an_engine(lost: Faults, min_clients: int | None) -> None:
+    with pytest.raises(ClientError, match="none answered"):
+        run(Adder(), InProcess(VALUES, faults=lost), rounds=1, seed=0, min_clients=min_clients)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2)])
+def test_an_answer_that_does_not_fit_the_sum_so_far_is_not_added(shape: tuple[int, ...]) -> None:
+    """Not even if numpy could add them: shapes () and (1,) would be spread over the sum."""
+
+    class Liar(Silence):
+        def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]:
+            replies, event = super().exchange(ask, cohort, round, exchange)
+            return (replace(replies, total={"x": np.ones(shape)}) if cohort == ("cy",) else replies), event
+
+    with pytest.raises(ClientError, match=r"client 'cy' failed: 'x' has shape .* other clients has shape \(2,\)"):
+        start(Liar({"cy"}), Sum("x"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_with_a_privacy_plan_nothing_is_repeated(seed: int) -> None:
+    """An answer that was lost may have left its client: another one would be noise spent twice."""
+    server, rows = NoisyGram(k=1), np.random.default_rng(0).normal(size=(50, 3))
+    plan = plan_for(RowDP(1.0, 1e-6, 2.0, simulate=True), declared_releases(server.client), server.planned())
+    ledger, engine = Ledger(), InProcess([rows] * 5, faults=Faults(lose_reply=0.5))
+    with pytest.raises(ClientError, match=r"answered in round \d \(no answer from '"):
+        run(server, engine, rounds=1, seed=seed, privacy=plan, ledger=ledger, retries=7)
+    assert max(ledger.count(task) for task in plan.limits) == 1
+
+
+@pytest.mark.parametrize("retries", [-1, 1.0, True, "3", None])
+def test_retries_must_be_a_number_of_times(retries: Any) -> None:
+    with pytest.raises(InputError, match=r"retries must be a whole number of at least 0, but is "):
+        start(Silence(), retries=retries)

@@ -1,0 +1,10 @@
+"""These tests type some commands too: they share the world of the tests of the command line."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
+
+from cli_fixtures import fedspan, world
+
+__all__ = ["fedspan", "world"]
