@@ -32,7 +32,7 @@ from fedspan.channel import Channel
 from fedspan.core.ledger import Exchange
 from fedspan.core.protocol import Server
 from fedspan.core.run import run
-from fedspan.engines.inprocess import InProcess, cores
+from fedspan.engines.inprocess import InProcess, count_cores
 from fedspan.errors import FedspanError, InputError, suggest
 
 HERE = Path(__file__).resolve().parent
@@ -70,11 +70,11 @@ class Row:
 
     def __post_init__(self) -> None:
         if self.better not in ("lower", "higher") or not self.factor >= 1:
-            raise InputError(f"need better to be 'lower' or 'higher' and a factor of at least 1, got {self!r}")
+            raise InputError(f"better must be 'lower' or 'higher', and factor at least 1: {self!r}")
         if (self.ours is None) != bool(self.impossible) or (self.ours is not None and math.isnan(self.ours)):
-            raise InputError(f"need a number of ours (inf: not reached), or why there is none: {self!r}")
+            raise InputError(f"A row must have a number (inf: not reached), or say why it is impossible: {self!r}")
         if self.ours is not None and (self.printed is None) == (self.against is None):
-            raise InputError(f"need a printed number or what a claim compares with, one of both: {self!r}")
+            raise InputError(f"A row must have either a printed number or one that a claim compares with: {self!r}")
 
 
 def mark(row: Mapping[str, Any]) -> str:
@@ -179,7 +179,7 @@ def find(name: str, root: Path = HERE) -> Benchmark:
     known = benchmarks(root)
     if name not in known:
         folders = {each.split("/")[0] for each in known if "/" in each}
-        raise InputError(f"need a benchmark that is there, got {name!r}. {suggest(name, [*known, *folders, 'all'])}")
+        raise InputError(f"{name!r} is not a benchmark. {suggest(name, [*known, *folders, 'all'])}")
     return known[name]
 
 
@@ -196,7 +196,7 @@ def configuration(bench: Benchmark, size: str) -> dict[str, Any]:
     try:
         return dict(whole[bench.path.stem][size])
     except KeyError:
-        raise InputError(f"need a section [{bench.path.stem}.{size}] in {path}, there is none") from None
+        raise InputError(f"{path} has no section [{bench.path.stem}.{size}]; add it.") from None
 
 
 def description(bench: Benchmark) -> str:
@@ -213,7 +213,7 @@ def data_folder(given: Path | None = None) -> Path:
 def execute(bench: Benchmark, size: str, data: Path, out: Path = RESULTS) -> dict[str, Any]:
     """Run it, write its JSON file and its picture, and give what the JSON file holds."""
     if size not in SIZES:
-        raise InputError(f"need a size of {', '.join(SIZES)}, got {size!r}")
+        raise InputError(f"The size must be one of {', '.join(SIZES)}, but is {size!r}.")
     missing = [f"{name}.npz" for name in bench.needs if not (data / f"{name}.npz").is_file()]
     if missing:
         where = f"{data}; say where they are with --data or FEDSPAN_DATA"
@@ -226,7 +226,7 @@ def execute(bench: Benchmark, size: str, data: Path, out: Path = RESULTS) -> dic
         "size": size,
         "date": datetime.now(UTC).date().isoformat(),
         "seconds": round(time.perf_counter() - started, 1),
-        "cores": cores(),
+        "cores": count_cores(),
         "machine": platform.machine(),
         "versions": {"python": platform.python_version(), **_installed(VERSIONS)},
         "config": config,

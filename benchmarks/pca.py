@@ -31,7 +31,7 @@ DATA = Path(os.environ.get("FEDSPAN_DATA", Path(__file__).resolve().parents[2] /
 
 def load(name: str) -> Any:
     if not (DATA / f"{name}.npz").is_file():
-        sys.exit(f"need the data set {name}.npz in {DATA}; say where it is with FEDSPAN_DATA")
+        sys.exit(f"{DATA} does not contain {name}.npz; set FEDSPAN_DATA to the folder that does.")
     return np.load(DATA / f"{name}.npz", allow_pickle=False)
 
 
@@ -168,5 +168,5 @@ if __name__ == "__main__":
     else:
         for part in sys.argv[1:] or PARTS:
             if part not in PARTS:
-                sys.exit(f"need a part, got {part!r}. Known: {', '.join(PARTS)}")
+                sys.exit(f"{part!r} is not a part. Known: {', '.join(PARTS)}")
             PARTS[part]()

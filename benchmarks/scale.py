@@ -183,7 +183,7 @@ WORDS = {
 def run(config: Config, data: Path) -> Found:
     cases = [(sweep.name, case) for sweep in SWEEPS for case in sweep.cases(config.rounds)]
     points = []
-    with ThreadPoolExecutor(inprocess.cores()) as pool:  # of processes: each has a thread and a core
+    with ThreadPoolExecutor(inprocess.count_cores()) as pool:  # of processes: each has a thread and a core
         for (name, case), costs in zip(cases, pool.map(apart, [case for _, case in cases]), strict=True):
             points.append({"sweep": name, **case, **costs})
             print(name, case["clients"], {c: float(f"{costs[c]:.3g}") for c in COSTS}, flush=True)

@@ -64,7 +64,7 @@ FIRST = [
     (
         "asked",
         "np.ceil(np.log(N) / -np.log(lost))",
-        "times to ask until all have answered (krylov: at most 31)",
+        "times to ask until all have answered (retries=3: at most 4)",
     ),
     ("gone", "N * 1e-6", "devices that are gone for good, at one in a million: one is too many for krylov"),
 ]

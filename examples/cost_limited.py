@@ -2,7 +2,7 @@
 
     python examples/cost_limited.py [U] [FOLDER OF DATA SETS]
 
-Instead of tuning the weight of a penalty until the cost is right, the cost is said. Takes about a minute.
+Instead of tuning the weight of a penalty until the cost is right, you give the cost. It takes about a minute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
     shared = Path(__file__).resolve().parents[2] / "shared" / "data"
     folder = Path(sys.argv[2] if len(sys.argv) > 2 else os.environ.get("FEDSPAN_DATA", shared))
     if not (folder / "mnist.npz").is_file():
-        sys.exit(f"need mnist.npz in {folder}; give its folder")
+        sys.exit(f"{folder} does not contain mnist.npz; give the folder that does as the second argument.")
     with np.load(folder / "mnist.npz") as z:
         X, X_test = ((z[name] / 255.0).astype(np.float32) for name in ("X", "X_test"))
         y, y_test = z["y"], z["y_test"]

@@ -1,9 +1,9 @@
-"""Income classes with a bound on how much worse one group may be served: a9a, two groups, four clients.
+"""Income classes with a bound on how much worse the model may be for one group: a9a, two groups, four clients.
 
     python examples/fairness_a9a.py [FOLDER OF DATA SETS]
 
 The mean losses of women and men may differ by at most 0.02. Two limits say so; SSCA learns under them, and the closing
-rounds verify them over all training rows. The same model without limits is beside it: what does the bound cost?
+rounds verify them over all training rows. The same model without limits shows what the bound costs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
     shared = Path(__file__).resolve().parents[2] / "shared" / "data"
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("FEDSPAN_DATA", shared))
     if not (folder / "a9a.npz").is_file():
-        sys.exit(f"need a9a.npz in {folder}; give its folder")
+        sys.exit(f"{folder} does not contain a9a.npz; give the folder that does as an argument.")
     with np.load(folder / "a9a.npz") as z:
         X, y, X_test, y_test = (z[name].astype(np.float64) for name in ("X", "y", "X_test", "y_test"))
     known = X[:, FEMALE] + X[:, MALE] == 1

@@ -17,7 +17,7 @@ from figures import K, Problem, solvers
 import fedspan
 from fedspan.algorithms import CuteMaxVar
 from fedspan.engines import InProcess
-from fedspan.estimators._options.maxvar_solvers import channel_for
+from fedspan.estimators._options.maxvar_solvers import build_maxvar_channel
 from harness import Config, Found, Row
 
 ROUNDS, BATCHES = 40, (10, 50, 150, 500)
@@ -26,7 +26,7 @@ ROUNDS, BATCHES = 40, (10, 50, 150, 500)
 def course(problem: Problem, solver: Any, bits: int | None, seed: int) -> list[float]:
     """Cost over v* after each round."""
     out: list[float] = []
-    channel = channel_for(solver, bits, 8) if bits else None
+    channel = build_maxvar_channel(solver, bits, 8) if bits else None
     fedspan.run(
         solver,
         InProcess(problem.views, threads=1),

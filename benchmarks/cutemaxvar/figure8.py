@@ -17,7 +17,7 @@ from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarDavidson, MaxVarKryl
 from fedspan.channel import Channel, pack
 from fedspan.core.run import Info
 from fedspan.engines import InProcess
-from fedspan.estimators._options.maxvar_solvers import channel_for
+from fedspan.estimators._options.maxvar_solvers import build_maxvar_channel
 from harness import Config, Cost, Found, Row, openings
 
 JOB = "linear GCCA, large and sparse (CuteMaxVar figure 8)"
@@ -29,7 +29,7 @@ def run(config: Config, data: Path) -> Found:
     start = {"k": K, "tol": 0.0, "start": "mvlsa", "rank": 50}
     alt, cute = AltMaxVar(**start), CuteMaxVar(**start)
     solvers = {"AltMaxVar": (alt, None)}
-    solvers |= {f"CuteMaxVar, {bits} bits": (cute, channel_for(cute, bits, 8)) for bits in (3, 4, 5)}
+    solvers |= {f"CuteMaxVar, {bits} bits": (cute, build_maxvar_channel(cute, bits, 8)) for bits in (3, 4, 5)}
     packed = Channel(up=pack(), down=pack())
     solvers["krylov, bits='auto'"] = (MaxVarKrylov(k=K, tol=1e-6, rounded=True), packed)
     solvers["davidson, bits='auto'"] = (MaxVarDavidson(k=K, tol=1e-4, rounded=True, columns=50), packed)

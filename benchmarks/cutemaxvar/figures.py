@@ -25,7 +25,7 @@ import fedspan
 from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarDavidson, MaxVarKrylov
 from fedspan.channel import Channel, pack
 from fedspan.core.run import Info
-from fedspan.estimators._options.maxvar_solvers import channel_for
+from fedspan.estimators._options.maxvar_solvers import build_maxvar_channel
 from fedspan.numerics.alignment import bits_per_variable, compression_ratio, measured_ratio
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -100,7 +100,7 @@ def first_table(trials: int, J: int, most: int) -> list[str]:
             alt, cute = solvers(name, "mvlsa")
             runs[name, None] = (alt, None, most)
             for bits in (2, 3, 4, 5):
-                runs[name, bits] = (cute, channel_for(cute, bits, 8), most if bits > 2 else 40)
+                runs[name, bits] = (cute, build_maxvar_channel(cute, bits, 8), most if bits > 2 else 40)
         for key, (solver, channel, rounds) in runs.items():
             found.setdefault(key, []).append(problem.rounds(solver, channel, rounds, seed=trial))
         print(trial, {key: found[key][-1][0][0] for key in runs}, file=sys.stderr, flush=True)
@@ -141,7 +141,7 @@ def levels_table(trials: int, J: int, most: int) -> list[str]:
         for trial in range(trials):
             problem, (alt, cute) = Problem(trial, J), solvers(name, start)
             levels = LEVELS if start == "mvlsa" else LEVELS[:1]
-            for kept, solver, channel in zip(found, (alt, cute), (None, channel_for(cute, 3, 8)), strict=True):
+            for kept, solver, channel in zip(found, (alt, cute), (None, build_maxvar_channel(cute, 3, 8)), strict=True):
                 kept.append([round for round, _ in problem.rounds(solver, channel, most, trial, levels)])
             print(name, start, trial, found[0][-1], found[1][-1], file=sys.stderr, flush=True)
         pairs = zip(np.mean(found[0], axis=0), np.mean(found[1], axis=0), strict=True)

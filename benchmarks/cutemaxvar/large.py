@@ -19,7 +19,7 @@ import scipy.sparse as sp
 import fedspan
 from fedspan.algorithms import CuteMaxVar, MaxVarDavidson, MaxVarKrylov
 from fedspan.channel import Channel, pack
-from fedspan.estimators._options.maxvar_solvers import channel_for
+from fedspan.estimators._options.maxvar_solvers import build_maxvar_channel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from page import put
@@ -74,7 +74,7 @@ def main() -> None:
         "|---|--:|--:|--:|--:|",
     ]
     for name, solver, bits, rounds in runs:
-        channel = Channel(up=pack(), down=pack()) if bits == "auto" else channel_for(solver, bits, 8)
+        channel = Channel(up=pack(), down=pack()) if bits == "auto" else build_maxvar_channel(solver, bits, 8)
         started = time.perf_counter()
         result = fedspan.run(solver, fedspan.engines.InProcess(data), rounds=rounds, seed=args.seed, channel=channel)
         cost = solver.metrics(result.state)["cost"]

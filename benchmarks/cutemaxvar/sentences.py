@@ -27,7 +27,7 @@ from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarKrylov, Mvlsa
 from fedspan.algorithms.gcca.entities import Entities
 from fedspan.channel import Channel, pack
 from fedspan.core.run import Info
-from fedspan.estimators._options.maxvar_solvers import channel_for
+from fedspan.estimators._options.maxvar_solvers import build_maxvar_channel
 from fedspan.numerics.alignment import alignment_accuracy
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -79,7 +79,7 @@ def sentences(fitted: int, seed: int, tested: int = 1000, folder: Path | None = 
 def prepared(row: Row, k: int, ridge: float) -> tuple[Any, Channel]:
     """The solver and the channel of a row."""
     solver = replace(row.solver, k=k, ridge=ridge, patience=LOOK)
-    return solver, channel_for(solver, row.bits, 8) if row.bits else Channel(up=pack(), down=pack())
+    return solver, build_maxvar_channel(solver, row.bits, 8) if row.bits else Channel(up=pack(), down=pack())
 
 
 def measure(row: Row, views: list[Entities], k: int, ridge: float, seed: int, log: Any) -> list[dict[str, float]]:

@@ -15,7 +15,7 @@ from figures import LEVELS, LOCALS, K, Problem, solvers
 
 from fedspan.algorithms import MaxVarDavidson, MaxVarKrylov
 from fedspan.channel import Channel, pack
-from fedspan.estimators._options.maxvar_solvers import channel_for
+from fedspan.estimators._options.maxvar_solvers import build_maxvar_channel
 from fedspan.numerics.alignment import bits_per_variable, compression_ratio, measured_ratio
 from harness import Config, Cost, Found, Printed, Row, openings
 
@@ -38,11 +38,11 @@ def run(config: Config, data: Path) -> Found:
         runs: dict[Any, Any] = {name: (solver, PACKED, 40) for name, solver in OURS.items()}
         for local in LOCALS:
             alt, cute = solvers(local, "mvlsa")
-            runs |= {(local, None): (alt, None, 3000), (local, 2): (cute, channel_for(cute, 2, 8), 60)}
-            runs |= {(local, bits): (cute, channel_for(cute, bits, 8), 3000) for bits in BITS}
+            runs |= {(local, None): (alt, None, 3000), (local, 2): (cute, build_maxvar_channel(cute, 2, 8), 60)}
+            runs |= {(local, bits): (cute, build_maxvar_channel(cute, bits, 8), 3000) for bits in BITS}
             if local == "exact" and trial < few:
                 alt, cute = solvers(local, "random")
-                runs |= {"alt random": (alt, None, 3000), "cute random": (cute, channel_for(cute, 3, 8), 3000)}
+                runs |= {"alt random": (alt, None, 3000), "cute random": (cute, build_maxvar_channel(cute, 3, 8), 3000)}
         for key, (solver, channel, most) in runs.items():
             reached.setdefault(key, []).append(problem.rounds(solver, channel, most, seed=trial)[0])
         print(trial, {key: values[-1][0] for key, values in reached.items()}, flush=True)
@@ -133,13 +133,13 @@ def _compared() -> dict[str, tuple[Any, Channel | None, int]]:
     for local, name in NAMES.items():
         alt, cute = solvers(local, "mvlsa")
         out |= {f"AltMaxVar, {name}": (alt, None, 3000)}
-        out |= {f"CuteMaxVar 3 bits, {name}": (cute, channel_for(cute, 3, 8), 3000)}
+        out |= {f"CuteMaxVar 3 bits, {name}": (cute, build_maxvar_channel(cute, 3, 8), 3000)}
     return out
 
 
 def _from_random(trial: int, bits: int | None) -> float:
     alt, cute = solvers("paper", "random")
-    solver, channel = (cute, channel_for(cute, bits, 8)) if bits else (alt, None)
+    solver, channel = (cute, build_maxvar_channel(cute, bits, 8)) if bits else (alt, None)
     return Problem(trial, 500).rounds(solver, channel, 3000, seed=trial)[0][0]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import fedspan
 from fedspan.algorithms import Faps, Krylov, LocalPower, Ssi
 from fedspan.core.run import Info
-from fedspan.estimators._options.spectral_solvers import channel_for
+from fedspan.estimators._options.spectral_solvers import build_spectral_channel
 
 THREE: dict[str, Any] = {"SSI": Ssi(), "LocalPower": LocalPower(), "FAPS": Faps()}
 
@@ -89,7 +89,7 @@ class Pooled:
         ledger, started = fedspan.Ledger(), time.process_time()
         engine = fedspan.engines.InProcess(self.clients, max_open=1000)
         with contextlib.suppress(ReachedError):
-            channel = channel_for(solver, bits)
+            channel = build_spectral_channel(solver, bits)
             fedspan.run(solver, engine, rounds=most, seed=seed, channel=channel, ledger=ledger, callback=watch)
         sent = (ledger.bytes_up + ledger.bytes_down) / 1e6
         spent = time.process_time() - started

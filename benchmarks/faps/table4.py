@@ -13,7 +13,7 @@ from typing import Any
 from synthetic import THREE, Pooled, Spent, geometric, means, problem
 
 from fedspan.algorithms import Davidson, Krylov
-from fedspan.estimators._options.spectral_solvers import channel_for
+from fedspan.estimators._options.spectral_solvers import build_spectral_channel
 from harness import Config, Cost, Found, Printed, Row, openings
 
 N, JOB = 1000, "PCA (FAPS Table 4)"
@@ -64,7 +64,8 @@ def run(config: Config, data: Path) -> Found:
         )
     as_run = {name: (pooled.prepared(solver, kkt), bits) for name, (solver, bits, kkt) in solvers.items()}
     opened = {
-        name: openings(solver, pooled.clients, channel_for(solver, bits)) for name, (solver, bits) in as_run.items()
+        name: openings(solver, pooled.clients, build_spectral_channel(solver, bits))
+        for name, (solver, bits) in as_run.items()
     }
     costs = [Cost(JOB, name, f["rounds"], f["megabytes"], name in THREE, opened[name]) for name, f in found.items()]
     each = found["FAPS"]["megabytes"] / found["FAPS"]["rounds"]  # a round's bytes do not depend on its number

@@ -38,8 +38,8 @@ from page import put
 
 DELTA, CLIENTS, R = 1e-6, 100, 10
 GRAM = NoisyGram(R, center=False)
-ROWS = {"a9a": 1.0, "mnist": 1.0, "covtype": 0.1, "w8a": 2.0}  # the ε at which PAPERS.md has figures
-KNOWN = {"a9a": 0.04, "mnist": 0.15, "covtype": 0.032, "w8a": 0.39}  # those figures, of a prototype's noisy Gram
+ROWS = {"a9a": 1.0, "mnist": 1.0, "covtype": 0.1, "w8a": 2.0}  # the ε of the known figures
+KNOWN = {"a9a": 0.04, "mnist": 0.15, "covtype": 0.032, "w8a": 0.39}  # from a prototype of the noisy Gram matrix
 
 
 def main() -> None:
@@ -54,10 +54,10 @@ def main() -> None:
     known = {"noise": noise, "rows": rows, "table3": table3}
     sets = args.sets.split(",")
     if set(args.parts) - set(known) or set(sets) - set(ROWS):
-        sys.exit(f"need parts of {', '.join(known)} and sets of {', '.join(ROWS)}")
+        sys.exit(f"Parts are {', '.join(known)}; sets are {', '.join(ROWS)}.")
     missing = [name for name in sets if not (args.data / f"{name}.npz").is_file()]
     if missing:
-        sys.exit(f"need {', '.join(missing)} as .npz in {args.data}; give the folder with --data")
+        sys.exit(f"{args.data} does not contain {', '.join(missing)} as .npz; give the folder that does with --data.")
     warnings.simplefilter("ignore", UserWarning)
     for part in args.parts:
         lines = list(known[part](args.data, sets, args.seeds))

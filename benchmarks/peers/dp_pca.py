@@ -9,7 +9,7 @@ standard error of the two means. Ours is `RowDP` with δ = 1e-5 at 5 clients und
 all rows in one place, and give pure ε (δ = 0), which is stronger; OpenDP spends a part on the mean and on the
 eigenvalues. Analyze Gauss (Dwork et al. 2014) adds symmetric noise to AᵀA, δ = 1e-5: with the paper's formula, which
 is proved for ε ≤ 1 only, and with the least noise that is private (Balle and Wang 2018). Ours has less still: an entry
-beside the diagonal counts twice in ‖xxᵀ‖ ≤ C², so that σ/√2 is enough there (fedspan/algorithms/private.py).
+beside the diagonal counts twice in ‖xxᵀ‖ ≤ C², so that σ/√2 is enough there (fedspan/algorithms/spectral/noisy.py).
 """
 
 from __future__ import annotations

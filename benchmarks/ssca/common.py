@@ -47,7 +47,7 @@ def arguments(text: str | None) -> argparse.ArgumentParser:
 def mnist(folder: Path) -> Data:
     path = folder / "mnist.npz"
     if not path.is_file():
-        sys.exit(f"need mnist.npz in {folder}; give the folder with --data")
+        sys.exit(f"{folder} does not contain mnist.npz; give the folder that does with --data.")
     z = np.load(path)
     scaled = [(z[name] / 255.0).astype(np.float32) for name in ("X", "X_test")]
     return Data(scaled[0], z["y"].astype(np.int64), scaled[1], z["y_test"].astype(np.int64))

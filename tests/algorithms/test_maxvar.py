@@ -10,9 +10,11 @@ import pytest
 import scipy.sparse as sp
 
 from fedspan.algorithms import AltMaxVar, CuteMaxVar, Davidson, MaxVarDavidson, MaxVarKrylov, Mvlsa
+from fedspan.algorithms.gcca._view import ViewClient, ViewState
 from fedspan.algorithms.gcca.entities import Entities
 from fedspan.channel import Channel, delta, only, pack, quantize
 from fedspan.channel.stage import IDENTITY
+from fedspan.core.rng import Streams
 from fedspan.core.run import Info, Result, run
 from fedspan.engines import InProcess
 from fedspan.errors import InputError
@@ -67,7 +69,7 @@ def test_one_round_of_altmaxvar_by_hand() -> None:
     """(8a) is least squares, (8b) the polar factor of the sum: from the G that the server holds to the next."""
     views = easy()
     server, told = AltMaxVar(k=2, tol=0), []
-    go(server, views, rounds=2, callback=lambda info: told.append(info))
+    go(server, views, rounds=2, callback=told.append)
     B = [X - X.mean(axis=0) for X in views]
     first, second = told
     M = sum(b @ np.linalg.lstsq(b, first.estimate)[0] for b in B)
@@ -83,9 +85,6 @@ def test_one_round_of_altmaxvar_by_hand() -> None:
 @pytest.mark.parametrize(("local", "batch"), [("gradient", 0), ("sgd", 7)])
 def test_local_steps_by_hand(local: str, batch: int) -> None:
     """Lines 19 to 22: T steps of 1/σ_max², the stochastic gradient scaled by J over the batch."""
-    from fedspan.algorithms.gcca._view import ViewClient, ViewState
-    from fedspan.core.rng import Streams
-
     X = easy()[0]
     rng = np.random.default_rng(0)
     G, Q = np.linalg.qr(rng.normal(size=(120, 2)))[0], rng.normal(size=(6, 2))
@@ -213,8 +212,6 @@ def test_three_bits_keep_the_rate() -> None:
 
 def test_the_channel_is_the_papers_memory_and_error_feedback() -> None:
     """Lines 20 to 32 written out with the two memories, against the run through delta(quantize(3))."""
-    from fedspan.core.rng import Streams
-
     views = easy()
     told: list[np.ndarray] = []
     go(CuteMaxVar(k=2, tol=0), views, 4, cute(3, first=IDENTITY), callback=lambda info: told.append(info.estimate))
@@ -318,14 +315,10 @@ def test_columns_that_are_none(kind: Any, columns: Any) -> None:
         kind(columns=columns)
 
 
-def entities(X: np.ndarray, ids: Any, secret: str = "") -> Entities:
-    return Entities(X, ids, secret)
-
-
 def test_ids_that_agree_pass_and_the_server_sees_one_digest_of_each_client() -> None:
     X, Y = easy(J=30)
     names = [f"patient {i}" for i in range(30)]
-    result = go(AltMaxVar(k=1, tol=0), [entities(X, names), entities(Y, np.array(names))], 1)
+    result = go(AltMaxVar(k=1, tol=0), [Entities(X, names), Entities(Y, np.array(names))], 1)
     tasks = [row["task"] for row in result.ledger.rows() if row["event"] == "exchange"]
     assert tasks[:2] == ["identify", "open_view"]
 
@@ -343,21 +336,18 @@ def test_ids_that_agree_pass_and_the_server_sees_one_digest_of_each_client() -> 
 def test_ids_that_differ_are_refused_with_their_number(ids: Any, message: str) -> None:
     X, Y = easy(J=30)
     with pytest.raises(InputError, match=message):
-        go(AltMaxVar(k=1), [entities(X, range(30)), entities(Y, ids)])
+        go(AltMaxVar(k=1), [Entities(X, range(30)), Entities(Y, ids)])
 
 
 def test_the_digests_depend_on_the_run_and_on_the_secret() -> None:
-    from fedspan.algorithms.gcca._view import ViewClient, ViewState
-    from fedspan.core.rng import Streams
-
     X = easy(J=30)[0]
 
     def digest(secret: str, key: int) -> bytes:
-        client = ViewClient(entities(X, range(30), secret))
+        client = ViewClient(Entities(X, range(30), secret))
         arrays = {"key": np.full(32, key, dtype=np.uint8)}
         return client.identify(ViewState(), arrays, Streams(0, 0, 0, "a"))[1]["digest"].tobytes()
 
     assert digest("", 1) == digest("", 1)
     assert len({digest("", 1), digest("", 2), digest("s", 1), digest("s", 2)}) == 4
     with pytest.raises(InputError, match="30 of 30 rows differ"):  # a client with another secret is another key
-        go(AltMaxVar(k=1), [entities(X, range(30), "s"), entities(X, range(30), "t")])
+        go(AltMaxVar(k=1), [Entities(X, range(30), "s"), Entities(X, range(30), "t")])

@@ -377,5 +377,8 @@ def test_a_run_that_is_resumed_is_the_run_that_was_not_cut(tmp_path: Path, optio
 def test_options_that_make_no_sense_are_refused(options: Any, text: str) -> None:
     with pytest.raises(InputError, match=text):
         solve(FedPower(K, **options))
-    with pytest.raises(InputError, match="local iterations, must be at least 1"):
+
+
+def test_local_power_needs_a_local_step() -> None:
+    with pytest.raises(InputError, match="q, the number of local iterations, must be at least 1, but is 0"):
         LocalPower(q=0)

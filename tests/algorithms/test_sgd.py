@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedspan.algorithms import FedAvg, FedSgd, Ssca, Steps
+from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca, Steps
 from fedspan.algorithms.learning._samples import LabelledRows
+from fedspan.algorithms.learning.torch import Problem, TorchModel, TorchRows, cross_entropy
 from fedspan.core.run import Result, run
 from fedspan.engines import InProcess
 from fedspan.errors import InputError
@@ -92,14 +93,23 @@ def test_more_local_steps_learn_more_in_a_round() -> None:
     assert costs[1] < costs[0]
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
-    for kind, wrong in ((FedSgd, {"momentum": 1.0}), (FedSgd, {"rate": Steps(0.0, 0.1)}), (FedAvg, {"steps": 0}),
-                        (FedAvg, {"clip": 1.0}), (FedSgd, {"rounds": 0})):  # fmt: skip
-        with pytest.raises(InputError):
-            kind(**wrong)
+@pytest.mark.parametrize(
+    ("kind", "options", "text"),
+    [
+        (FedSgd, {"momentum": 1.0}, "momentum must be from 0 to below 1"),
+        (FedSgd, {"rate": Steps(0.0, 0.1)}, "learning rate must be above 0"),
+        (FedSgd, {"rounds": 0}, "rounds must be at least 1"),
+        (FedAvg, {"steps": 0}, "local steps, must be at least 1"),
+        (FedAvg, {"clip": 1.0}, "FedAvg cannot be combined with clip or private"),
+        (FedAvg, {"private": Sampling(90, 5, 0.1)}, "FedAvg cannot be combined with clip or private"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(kind: Any, options: Any, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        kind(**options)
 
 
-# torch
+# --- torch
 
 
 def torch_twin() -> Any:
@@ -123,8 +133,6 @@ def in_torchs_order(omega: np.ndarray) -> np.ndarray:
 
 def test_a_torch_module_agrees_with_the_built_in_network() -> None:
     """Losses, gradients, clipped gradients and probabilities."""
-    from fedspan.algorithms.learning.torch import TorchModel, TorchRows
-
     (X, y), (module, omega) = samples(), torch_twin()
     model = TorchModel(module)
     mine, other = LabelledRows(X, y, None, None, 1, 4, 2), TorchRows(model, X, y)
@@ -141,9 +149,6 @@ def test_a_torch_module_agrees_with_the_built_in_network() -> None:
 
 def test_a_constrained_torch_run_equals_the_built_in_one() -> None:
     """(40) as a Problem: no objective but the norm, and loss - U as the constraint."""
-    from fedspan.algorithms import Limit
-    from fedspan.algorithms.learning.torch import Problem, TorchModel, TorchRows, cross_entropy
-
     module, omega = torch_twin()
     model = TorchModel(module, Problem(None, (lambda out, y: cross_entropy(out, y) - 0.4,)))
 
@@ -162,8 +167,6 @@ def test_a_constrained_torch_run_equals_the_built_in_one() -> None:
 
 def test_torch_models_that_cannot_be_learned_are_refused() -> None:
     torch = pytest.importorskip("torch")
-    from fedspan.algorithms.learning.torch import Problem, TorchModel, TorchRows
-
     X, y = samples()
     with pytest.raises(InputError, match=r"torch\.nn\.Module"):
         TorchModel("net")

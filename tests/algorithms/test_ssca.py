@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from fedspan.algorithms import Limit, Ssca, SscaMomentum, Steps
 from fedspan.algorithms.learning._samples import LabelledRows, SampleClient
 from fedspan.core.protocol import Sensitivity, Sum, tasks_of
+from fedspan.core.rng import SERVER, Streams
 from fedspan.core.run import Info, Result, run
 from fedspan.engines import InProcess
 from fedspan.errors import InputError
@@ -43,7 +44,7 @@ def mean_loss(net: Swish, omega: np.ndarray, X: Any, y: np.ndarray) -> float:
     return float(-np.log(Q[np.arange(len(y)), y]).mean())
 
 
-# The network
+# --- the network
 
 
 def test_swish_and_softmax_are_what_the_paper_says() -> None:
@@ -105,22 +106,20 @@ def test_one_row_changes_the_clipped_release_by_at_most_the_bound_that_it_declar
 
 def test_a_clipped_run_draws_batches_of_fixed_size_in_proportion_to_the_rows() -> None:
     X, y = samples()
-    asked: list[Any] = []
     method = Ssca(NET, batch=20, rounds=4, clip=0.5)
-    drive = method.round(
-        solve(replace(method, rounds=1), dealt(X, y)).state,
-        None,  # type: ignore[arg-type]
-    )
-    asked.append(next(drive))
-    share = float(asked[0].arrays["share"])
-    sizes = [SampleClient((X[:n], y[:n]), 5, 3, 20, 0.5) for n in (100, 40, 100)]
-    assert asked[0].task == "clipped"
-    assert asked[0].want == Sum("n", "grad")
-    assert [round(share * client.rows.n) for client in sizes] == [25, 10, 25]
+    state = solve(replace(method, rounds=1), dealt(X, y)).state
+    ask = next(method.round(state, Streams(1, 2, 0, SERVER)))
+    assert ask.task == "clipped"
+    assert ask.want == Sum("n", "grad")
+    drawn = []
+    for n in (100, 40, 100):
+        client = SampleClient((X[:n], y[:n]), 5, 3, 20, 0.5)
+        drawn.append(int(client.clipped(None, ask.arrays, Streams(1, 2, 0, "a"))[1]["n"]))
+    assert drawn == [25, 10, 25]
     assert solve(method, dealt(X, y)).converged
 
 
-# The algorithm
+# --- the algorithm
 
 
 def test_remark_2_it_is_momentum_sgd() -> None:
@@ -237,8 +236,7 @@ def test_three_limits_at_once() -> None:
     X, y = samples(spread=1.4)
     X = np.hstack([X, np.ones((len(y), 1))])
     part = (X[:, 0] > 0).astype(int)
-    data = {name: (x, labels, None, x[:, 0] > 0, 2) for name, (x, labels) in dealt(X, y).items()}
-    data = {name: (x, labels, None, p.astype(int), 2) for name, (x, labels, _, p, _) in data.items()}
+    data = {name: (x, labels, None, (x[:, 0] > 0).astype(int), 2) for name, (x, labels) in dealt(X, y).items()}
     limits = (Limit(0.7, (1.0, 0.0)), Limit(0.7, (0.0, 1.0)), Limit(0.01, (1.0, -1.0)))
     method = Ssca(NET, batch=30, rounds=300, limits=limits)
     result = solve(method, data)
@@ -297,7 +295,7 @@ def test_a_client_that_is_missing_is_left_out_of_the_mean() -> None:
     )
 
 
-# Bad input
+# --- bad input
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedspan.algorithms import Limit, Steps, VerticalSgd, VerticalSsca
+from fedspan.algorithms import Limit, Sampling, Steps, VerticalSgd, VerticalSsca
 from fedspan.algorithms.learning._samples import LabelledRows
 from fedspan.channel import Channel, Stage
 from fedspan.core.protocol import Each, Sum
@@ -151,7 +151,9 @@ def test_options_that_make_no_sense_are_refused() -> None:
     _, _, clients = quarters()
     with pytest.raises(InputError, match="exchange"):
         VerticalSsca(exchange="all")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="clip"):
-        VerticalSgd(clip=1.0)
+    for wrong in ({"clip": 1.0}, {"private": Sampling(120, 64, 0.1)}):
+        for kind in (VerticalSgd, VerticalSsca):
+            with pytest.raises(InputError, match="clip and private work for sample-based learning only"):
+                kind(**wrong)
     with pytest.raises(InputError, match="at most the 120 rows"):
         solve(VerticalSsca(NET, batch=500, rounds=2), clients)

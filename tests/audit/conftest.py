@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
 
-from cli_fixtures import fedspan, world
+from cli_fixtures import fedspan, private, world
 
-__all__ = ["fedspan", "world"]
+__all__ = ["fedspan", "private", "world"]

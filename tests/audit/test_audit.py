@@ -285,7 +285,7 @@ def test_the_job_file_can_ask_for_it_and_refuses_nonsense(world: Path, fedspan: 
     assert "transcript = true" in (world / "yes" / "job.toml").read_text()
     result = fedspan("run", "job.toml", "--set", "run.transcript=3", "--out", "no")
     assert (result.exit_code, result.stderr) == (2, "error: run.transcript must be true or false, but is 3.\n")
-    assert "keep it as safe as the data" in " ".join(fedspan("run", "--help").stdout.replace("│", " ").split())
+    assert "protect them like the data" in " ".join(fedspan("run", "--help").stdout.replace("│", " ").split())
 
 
 def test_a_run_refused_takes_its_transcript_back(world: Path, fedspan: Fedspan) -> None:

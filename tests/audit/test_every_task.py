@@ -94,8 +94,11 @@ def test_from_python_the_audit_is_a_typed_result(jobs: Path, fedspan: Fedspan) -
     assert result.row_test.client == "north"
     assert {test.task for test in result.row_test.arrays} == {"gram", "settle"}
     assert '<a href="audit.html">' in (jobs / "run" / "report.html").read_text()
-    with pytest.raises(library.InputError, match="clients must be at least 1"):
-        library.audit(jobs / "run", clients=0)
+    for wrong in (0, 2.5, "2"):
+        with pytest.raises(library.InputError, match=f"clients must be an integer of at least 1, but is {wrong!r}"):
+            library.audit(jobs / "run", clients=wrong)  # type: ignore[arg-type]
+    with pytest.raises(library.InputError, match="'nowhere' is not a run folder"):
+        library.audit("nowhere")
 
 
 def test_a_ledger_of_version_0_1_is_listed_and_not_attacked(jobs: Path, fedspan: Fedspan) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fedspan import Channel
@@ -14,34 +13,8 @@ from fedspan.algorithms.spectral.noisy import PrivateClient
 from fedspan.audit.protected import check_randomness
 from fedspan.core.protocol import tasks_of
 from fedspan.engines.transcript import Transcript
-from fedspan.privacy.budget import Budget
 
 Fedspan = Callable[..., Any]
-JOB = """
-[job]
-task = "pca"
-n_components = 2
-[data]
-clients = ["north.npy", "south.npy"]
-[privacy]
-epsilon = 2.0
-delta = 1e-6
-row_norm = 4.0
-budgets = "budgets"
-[secure]
-enabled = true
-"""
-
-
-@pytest.fixture
-def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for seed, name in enumerate(["north", "south"]):
-        X = np.random.default_rng(seed).normal(size=(20_000, 4)) * [2.0, 1.0, 0.5, 0.2]
-        np.save(tmp_path / f"{name}.npy", X)
-        Budget.grant(tmp_path / "budgets" / f"{name}.json", 2.5, 1e-6)
-    (tmp_path / "job.toml").write_text(JOB)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.parametrize(

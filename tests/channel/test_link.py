@@ -23,7 +23,7 @@ class NaiveSender(Sender):
 
     def stamp(self, message: Message, arrays: Any, pending: Any) -> Message:
         message = super().stamp(message, arrays, pending)
-        self.acknowledged(self.number)
+        self.commit(self.number)
         return message
 
 
@@ -50,12 +50,12 @@ class Pair:
         message = self.down.encode(message, Streams(0, t, 0, "@server"))
         if not request:
             return None
-        self.up.acknowledged(message.ack)
+        self.up.commit(message.ack)
         Y = M @ self.client.decode(message)["Z"]
         answer = self.up.encode(Message("multiply", t, 0, {"Y": Y}, ack=self.client.last), Streams(0, t, 0, self.name))
         if not reply:
             return None
-        self.down.acknowledged(answer.ack)
+        self.down.commit(answer.ack)
         return self.server.decode(answer)["Y"]
 
     def agree(self) -> bool:
@@ -88,7 +88,7 @@ def power_iteration(stage: Stage, loss: float = 0.0, **ends: Any) -> float:
 
 
 def test_power_iteration_at_4_bits_needs_delta_coding() -> None:
-    """Measured on a like problem: 0.23 plain, 0.0010 with delta coding (PAPERS.md)."""
+    """Measured on a similar problem: 0.23 plain, 0.0010 with delta coding."""
     assert power_iteration(IDENTITY) < 1e-12
     plain, coded = power_iteration(quantize(4)), power_iteration(delta(quantize(4)))
     assert coded < 0.003
@@ -96,7 +96,7 @@ def test_power_iteration_at_4_bits_needs_delta_coding() -> None:
 
 
 def test_delta_coding_survives_losses_only_if_memory_is_committed_on_acknowledgement() -> None:
-    """Measured on a like problem with 15 % lost: 0.00098, and 0.77 with a sender that commits at once (PAPERS.md)."""
+    """Measured on a similar problem with 15 % lost: 0.00098, and 0.77 with a sender that commits at once."""
     assert power_iteration(delta(quantize(4)), loss=0.15) < 0.003
     assert power_iteration(delta(quantize(4)), loss=0.15, send=NaiveSender, receive=NaiveReceiver) > 0.03
 
@@ -106,7 +106,9 @@ def test_our_receiver_refuses_a_sender_that_commits_at_once_instead_of_decoding_
     sender, receiver = NaiveSender(stage, stage.init()[0]), Receiver(stage)
     for t in range(2):
         lost = sender.encode(Message("t", t, 0, {"x": np.ones(3) * t}), Streams(0, t, 0, "a"))
-    with pytest.raises(ProtocolError, match=r"coded against memory 1, but here are only the memories \[0\]\. Restart"):
+    with pytest.raises(
+        ProtocolError, match=r"coded against memory 1, but only the memories \[0\] are known here\. Restart"
+    ):
         receiver.decode(lost)
 
 
@@ -166,10 +168,10 @@ def encode(sender: Sender, t: int) -> Message:
 def test_an_acknowledgement_may_come_late_or_twice() -> None:
     sender, receiver = link()
     first = encode(sender, 0)
-    sender.acknowledged(0)  # a request that the receiver sent before it had the message
+    sender.commit(0)  # a request that the receiver sent before it had the message
     receiver.decode(first)
-    sender.acknowledged(1)
-    sender.acknowledged(1)
+    sender.commit(1)
+    sender.commit(1)
     assert sender.base == 1
     assert same(sender.memory, receiver.memories[1])
     receiver.decode(encode(sender, 1))
@@ -179,7 +181,7 @@ def test_an_acknowledgement_of_an_older_message_commits_nothing() -> None:
     sender, receiver = link()
     receiver.decode(encode(sender, 0))
     second = encode(sender, 1)
-    sender.acknowledged(receiver.last)
+    sender.commit(receiver.last)
     assert (sender.base, sender.number) == (0, 2)
     receiver.decode(second)
 
@@ -188,7 +190,7 @@ def test_a_message_that_comes_twice_is_decoded_twice_alike() -> None:
     sender, receiver = link()
     message = encode(sender, 0)
     np.testing.assert_array_equal(receiver.decode(message)["x"], receiver.decode(message)["x"])
-    sender.acknowledged(receiver.last)
+    sender.commit(receiver.last)
     receiver.decode(encode(sender, 1))
 
 
@@ -197,7 +199,7 @@ def test_a_late_message_is_refused_and_changes_nothing() -> None:
     sender, receiver = link()
     late, message = encode(sender, 0), encode(sender, 1)
     receiver.decode(message)
-    sender.acknowledged(receiver.last)
+    sender.commit(receiver.last)
     with pytest.raises(ProtocolError, match="Message 1 came after message 2, so it is not used"):
         receiver.decode(late)
     receiver.decode(encode(sender, 2))

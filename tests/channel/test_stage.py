@@ -78,7 +78,7 @@ def test_only_the_order_memory_quantize_pack_is_accepted(kinds: tuple[str, ...])
         (lambda: delta(chain(affine("pack", 1, 0), quantize(4))), "must have 'quantize' before 'pack'"),
         (
             lambda: chain(affine("smooth", 1, 0), quantize(4)),
-            "of kind memory, quantize, pack, but one is ",
+            "one of memory, quantize, pack, but one is ",
         ),
         (lambda: delta(delta(quantize(4))), "inside delta must not have a memory of its own"),
     ],

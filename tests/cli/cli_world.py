@@ -30,6 +30,13 @@ def tree(folder: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
 
 
+def check_refused(result: Any, says: str) -> None:
+    """A command refused its input: exit code 2, and one line on stderr that says why."""
+    assert result.exit_code == 2, result.output
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def spawn(*words: object, **options: Any) -> subprocess.Popen[str]:
     """The command as a process of its own, and of its own group, so that a test can kill it.
 

@@ -1,5 +1,5 @@
 """What the tests of the command line share."""
 
-from cli_fixtures import fedspan, world
+from cli_fixtures import fedspan, private, world
 
-__all__ = ["fedspan", "world"]
+__all__ = ["fedspan", "private", "world"]

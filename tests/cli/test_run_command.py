@@ -13,7 +13,7 @@ import pytest
 from cli_world import NAMES, rows, spawn, tree, write_csv
 
 from fedspan import FederatedPCA, Ledger, __version__
-from fedspan.cli.progress import rounds_left
+from fedspan.cli.progress import estimate_rounds_left
 from fedspan.reports.format import format_bytes, format_count, format_duration
 
 Fedspan = Callable[..., Any]
@@ -88,11 +88,11 @@ def test_an_empty_folder_may_be_used_a_full_one_not(world: Path, fedspan: Fedspa
     before = tree(world)
     again = fedspan("run", "job.toml", "--out", "empty")
     assert again.exit_code == 2
-    assert "empty is not empty; go on with `fedspan resume empty`, or choose another --out." in again.stderr
+    assert "empty is not empty; go on with `fedspan resume empty`, or choose another folder." in again.stderr
     assert fedspan("run", "job.toml", "--out", ".").exit_code == 2
     on_a_file = fedspan("run", "job.toml", "--out", "north.csv")
     assert on_a_file.exit_code == 2
-    assert "Cannot create a run folder at north.csv: File exists" in on_a_file.stderr
+    assert "Cannot create run folder north.csv: File exists" in on_a_file.stderr
     assert tree(world) == before
 
 
@@ -162,12 +162,12 @@ def test_help_and_version(fedspan: Fedspan) -> None:
 
 def test_time_left_follows_the_fall_of_kkt() -> None:
     falling = [10.0**-r for r in range(1, 5)]  # 1e-4 after 4 rounds
-    assert rounds_left(falling, 1e-9, 4, 200) == 5
-    assert rounds_left(falling, 1e-9, 4, 6) == 2
-    assert rounds_left(falling, 0.0, 4, 200) == 196
-    assert rounds_left(falling[::-1], 1e-9, 4, 200) == 196
-    assert rounds_left([float("inf")], 1e-9, 1, 200) == 199
-    assert rounds_left([1e-3, 1e-10], 1e-9, 2, 200) == 0
+    assert estimate_rounds_left(falling, 1e-9, 4, 200) == 5
+    assert estimate_rounds_left(falling, 1e-9, 4, 6) == 2
+    assert estimate_rounds_left(falling, 0.0, 4, 200) == 196
+    assert estimate_rounds_left(falling[::-1], 1e-9, 4, 200) == 196
+    assert estimate_rounds_left([float("inf")], 1e-9, 1, 200) == 199
+    assert estimate_rounds_left([1e-3, 1e-10], 1e-9, 2, 200) == 0
 
 
 def test_numbers_for_people() -> None:
@@ -177,7 +177,7 @@ def test_numbers_for_people() -> None:
 
 
 def test_every_solver_runs_from_a_job_file(world: Path, fedspan: Fedspan) -> None:
-    from fedspan.estimators._options.spectral_solvers import SOLVERS
+    from fedspan.estimators._options.spectral_parameters import SOLVERS
 
     for solver in SOLVERS:
         result = fedspan("run", "job.toml", "--set", f"job.solver={solver}", "--set", "job.tol=1e-4", "--out", solver)
@@ -188,6 +188,6 @@ def test_every_solver_runs_from_a_job_file(world: Path, fedspan: Fedspan) -> Non
 def test_enough_clients_are_enough(world: Path, fedspan: Fedspan) -> None:
     result = fedspan("run", "job.toml", "--set", "run.min_clients=3", "--out", "three")
     assert result.exit_code == 2
-    assert "min_clients must be from 1 to the 2 clients, but is 3." in result.stderr
+    assert "min_clients must be a whole number from 1 to 2 (all clients), but is 3." in result.stderr
     assert fedspan("run", "job.toml", "--set", "run.min_clients=1", "--out", "one").exit_code == 0
     assert tomllib.loads((world / "one" / "job.toml").read_text())["run"]["min_clients"] == 1

@@ -90,7 +90,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "either": ({"n": 1, "word": "w"}, r"Tree.either must be .*Leaf \| .*Other \| None, but the data holds dict\."),
     "deep": ({"z": [3]}, r"Tree.deep\['z'\]\[0\] must have the fields n, w"),
     "pair": ([{"n": 1, "w": 0.5}], r"Tree.pair must be tuple"),
-    "numbered": ({"one": [0.5]}, r"Tree.numbered, a key, must be int, but the data holds str\."),
+    "numbered": ({"--1": [0.5]}, r"Tree.numbered, a key, must be int, but the data holds str\."),
     "kind": ("c", r"Tree.kind must be Literal\['a', 'b'\], but the data holds str\."),
     "Z": ([0.0], r"Tree.Z must be ndarray, but the data holds list\."),
 }
@@ -141,6 +141,13 @@ def test_what_cannot_be_told_apart_or_built_is_refused() -> None:
         build(Unbuildable, {"when": 1.0})
 
 
+@pytest.mark.parametrize("wrong", [np.ones(2), np.array(1), True, 1.0, "1", None])
+def test_a_literal_is_not_mixed_up(wrong: Any) -> None:
+    assert build(Literal[1, 2], 2) == 2  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="must be Literal"):
+        build(Literal[1, 2], wrong)  # type: ignore[arg-type]
+
+
 def test_fields_with_defaults_may_be_missing_if_so_asked() -> None:
     assert build(Leaf, {"n": 1}, defaults=True) == Leaf(1)
     with pytest.raises(CheckpointError, match="must have the fields n, w, but the data holds w"):
@@ -159,10 +166,16 @@ class Loose(TypedDict, total=False):
     a: int
 
 
+class Looser(Note, total=False):
+    b: int
+
+
 def test_typed_dicts_are_checked_too() -> None:
     assert build(Note, {"text": "t", "leaf": asdict(Leaf(1))}) == {"text": "t", "leaf": Leaf(1)}
     assert build(Note, {"text": "t", "leaf": asdict(Leaf(1)), "seen": 3})["seen"] == 3
     assert build(Loose, {}) == {}
+    with pytest.raises(CheckpointError, match="Looser must have the fields b, leaf, seen, text, but the data holds b"):
+        build(Looser, {"b": 1})
     for wrong in ({"text": "t"}, {"text": "t", "leaf": asdict(Leaf(1)), "more": 1}, []):
         with pytest.raises(CheckpointError, match="Note must have the fields leaf, seen, text"):
             build(Note, wrong)

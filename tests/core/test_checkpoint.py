@@ -218,8 +218,17 @@ def test_another_runs_checkpoint_is_refused(saved: Checkpoint, key: str) -> None
 
 
 def test_a_state_with_other_fields_is_refused(saved: Checkpoint) -> None:
-    with pytest.raises(CheckpointError, match=r"Wider must have the fields mean, n, t, but the data holds Z, by_n"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"does not fit .*: Wider must have the fields mean, n, t, but the data holds Z, by_n",
+    ):
         saved.load(RUN, Wider)
+
+
+def test_a_file_with_other_parts_is_refused(saved: Checkpoint) -> None:
+    save_tree(saved.path, "checkpoint", {"run": RUN, "round": "7", "state": None, "engine": ENGINE})
+    with pytest.raises(CheckpointError, match=r"does not fit .*round must be int, but the data holds str\. Resume"):
+        saved.load(RUN, Outer)
 
 
 def test_a_failure_midway_leaves_the_old_checkpoint(saved: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from toy import Adder, Giver, Sofar
 
 from fedspan.algorithms import NoisyGram
+from fedspan.core.checkpoint import Checkpoint
 from fedspan.core.ledger import Exchange, Ledger
 from fedspan.core.protocol import Arrays, Ask, Each, Replies, Round, Sum, Want, complete, declared_releases
 from fedspan.core.rng import Streams
@@ -86,6 +88,46 @@ def test_the_missing_ones_are_asked_until_all_have_answered(
     assert result.state.total[0] == 15  # everyone once
 
 
+@dataclass(frozen=True)
+class Picky(Adder):
+    """Asks one client by name, or everyone."""
+
+    ask: Ask = field(default_factory=lambda: Ask("give"))
+
+    def round(self, state: Sofar, rng: Streams) -> Round[Sofar]:
+        yield self.ask
+        return state
+
+
+SET, LOWER = ", or set min_clients to go on without them.", ", or lower min_clients to go on without them."
+REMEDIES: list[tuple[Ask, dict[str, Any], str]] = [
+    (Ask("give"), {}, SET),
+    (Ask("give"), {"min_clients": 4}, LOWER),
+    (Ask("give"), {"min_clients": 1}, "run again."),  # it cannot be lower
+    (Ask("give", everyone=True), {}, ", or choose a method that can go on without some clients."),
+    (Ask("give", everyone=True), {"min_clients": 2}, ", or choose a method that can go on without some clients."),
+    (Ask("give", to=("bo", "cy")), {}, SET),
+    (Ask("give", to=("bo", "cy")), {"min_clients": 3}, "run again."),  # one of those who are named will do
+    (Ask("give", to=("bo",)), {}, "run again."),
+    (Ask("give", to=("bo",), optional=True), {}, SET),
+]
+
+
+@pytest.mark.parametrize(("ask", "options", "remedy"), REMEDIES)
+def test_the_remedy_is_one_that_helps(ask: Ask, options: dict[str, Any], remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(ClientError) as caught:
+        run(Picky(ask=ask), Silence(*[set(NAMES)] * 9), rounds=1, seed=0, **options)
+    assert str(caught.value).endswith(remedy)
+    with pytest.raises(ClientError, match="Bring the missing clients back and resume from the checkpoint"):
+        run(Picky(ask=ask), Silence(*[set(NAMES)] * 9), rounds=1, seed=0, checkpoint=Checkpoint(tmp_path), **options)
+
+
+def test_with_min_clients_an_optional_question_needs_no_answer() -> None:
+    engine = Silence(set(NAMES))
+    run(Picky(ask=Ask("give", to=("bo",), optional=True)), engine, rounds=1, seed=0, min_clients=1)
+    assert len(engine.asked) == 1
+
+
 def test_retries_are_counted_and_the_silent_are_named() -> None:
     engine = Silence(*[{"bo", "cy"}, {"cy"}, {"cy"}, {"cy"}, {"cy"}])
     with pytest.raises(
@@ -150,7 +192,7 @@ def test_a_cohort_that_is_lost_whole_ends_the_run_with_a_sentence(
 
 @pytest.mark.parametrize("lost", [Faults(lose_request=1.0), Faults(lose_reply=1.0)], ids=["requests", "replies"])
 @pytest.mark.parametrize("min_clients", [None, 1])
-def test_so_it_does_in_an_engine(lost: Faults, min_clients: int | None) -> None:
+def test_a_cohort_that_is_lost_whole_ends_the_run_in_an_engine_too(lost: Faults, min_clients: int | None) -> None:
     with pytest.raises(ClientError, match="none answered"):
         run(Adder(), InProcess(VALUES, faults=lost), rounds=1, seed=0, min_clients=min_clients)
 
@@ -174,7 +216,7 @@ def test_with_a_privacy_plan_nothing_is_repeated(seed: int) -> None:
     server, rows = NoisyGram(k=1), np.random.default_rng(0).normal(size=(50, 3))
     plan = plan_for(RowDP(1.0, 1e-6, 2.0, simulate=True), declared_releases(server.client), server.planned())
     ledger, engine = Ledger(), InProcess([rows] * 5, faults=Faults(lose_reply=0.5))
-    with pytest.raises(ClientError, match=r"answered in round \d \(no answer from '"):
+    with pytest.raises(ClientError, match=r"\(no answer from '.* back and start a new run with a privacy budget of"):
         run(server, engine, rounds=1, seed=seed, privacy=plan, ledger=ledger, retries=7)
     assert max(ledger.count(task) for task in plan.limits) == 1
 

@@ -20,7 +20,7 @@ from fedspan.data import _arrow_source, sources, tables
 from fedspan.data.preparation import Preparation
 from fedspan.data.tables import BatchedRows, open_table
 from fedspan.errors import InputError
-from fedspan.estimators._options.spectral_solvers import SOLVERS
+from fedspan.estimators._options.spectral_parameters import SOLVERS
 from fedspan.numerics.operators import Rows
 
 N, D = 700, 6

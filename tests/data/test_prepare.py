@@ -178,7 +178,7 @@ def test_an_id_is_no_category() -> None:
 
 def test_a_column_that_is_empty_everywhere() -> None:
     bare = {name: table.assign(age=np.nan) for name, table in CLIENTS.items()}
-    with pytest.raises(InputError, match=r"'age' has no value at any client to take the mean of"):
+    with pytest.raises(InputError, match=r"Column 'age' has no values at any client, so it has no mean"):
         prepare(bare, **ROLES, categories={"ward": WORDS}, missing="mean")
 
 

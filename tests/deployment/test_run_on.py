@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import rogue
-from typer.testing import CliRunner
+
+from typed import assert_refused, call
 
 pytest.importorskip("nvflare", reason="needs fedspan[flare]")
 
 from fedspan import FederatedPCA, Job
 from fedspan.channel import wire
-from fedspan.cli.main import app
 from fedspan.core.ledger import Ledger
 from fedspan.deployment.flare_admin import check_settled
 from fedspan.deployment.loopback_federation import LoopbackFederation
@@ -77,19 +77,8 @@ def job(tmp_path: Path) -> Path:
     return path
 
 
-def call(*words: Any) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def run_on(three: LoopbackFederation, job: Path) -> Any:
     return call("run", job, "--on", three.folder, "--out", job.parent / "run")
-
-
-def assert_refused(done: Any, code: int, *words: str) -> None:
-    assert done.exit_code == code, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    for word in words:
-        assert word in done.stderr
 
 
 def edit(site: Path, old: str, new: str) -> None:
@@ -214,6 +203,23 @@ def test_a_run_that_is_refused_after_seven_rounds_stays_and_can_be_resumed(
     model = FederatedPCA.load(job.parent / "run" / "model.safetensors")
     here = FederatedPCA(2, solver="ssi", tol=0.0, max_rounds=ROUNDS, random_state=4, secure=True).fit(hospital_rows)
     np.testing.assert_array_equal(model.components_, here.components_)
+
+
+def test_a_run_stays_if_one_site_refused_after_others_had_answered(
+    make_three: Callable[..., LoopbackFederation], job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the others sent is in the ledger, and only this folder has it."""
+    federation = make_three(secure=False)
+    monkeypatch.setattr(_federated, "flare_admin", LoopbackAdmin(federation))
+    job.write_text(job.read_text(encoding="utf-8") + "[secure]\nenabled = false\n", encoding="utf-8")
+    federation.tamper = refuse_from(0)
+    assert_refused(run_on(federation, job), 2, "the table has changed", "fedspan resume")
+    ledger = Ledger.read(job.parent / "run" / "ledger.jsonl")
+    (exchange,) = [row for row in ledger.rows() if row["event"] == "exchange"]
+    assert list(exchange["missing"]) == ["south"]
+    assert ledger.bytes_up > 0
+    federation.tamper = None
+    assert call("resume", job.parent / "run").exit_code == 0
 
 
 def test_a_private_run_stays_although_no_exchange_was_completed(

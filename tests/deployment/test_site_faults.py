@@ -149,9 +149,9 @@ def test_a_site_that_was_started_anew_in_the_middle_is_named_and_the_run_goes_on
     federation, order = make_three(), make_order()
 
     def start_anew(call: Call, deliver: Deliver) -> Any:
-        station = deliver.__self__.sites[call.site]  # type: ignore[attr-defined]
+        service = deliver.__self__.sites[call.site]  # type: ignore[attr-defined]
         if call.site == "north" and call.method == "exchange" and wire.decode(call.message).round == 6:
-            station.open_run = None
+            service.open_run = None
         return deliver(call)
 
     federation.tamper = start_anew

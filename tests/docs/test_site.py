@@ -115,6 +115,12 @@ def test_a_job_has_a_small_picture_and_says_what_is_seen_and_when_not_to_use_it(
     assert "\n## When not to use it\n" in text
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "scoreboard.md"], ids=lambda page: page.stem)
+def test_a_page_begins_with_what_the_reader_can_do_after_it(page: Path) -> None:
+    before_the_first_part = page.read_text(encoding="utf-8").partition("\n## ")[0]
+    assert re.search(r"^(After this page|Look up)|After these pages", before_the_first_part, re.M)
+
+
 def test_every_task_has_a_job_file_in_the_docs_that_is_run() -> None:
     tasks = set()
     for page in PAGES:

@@ -111,15 +111,14 @@ class Endpoint:
     def open(self, start: str) -> str:
         message = StartMessage.from_json(start)
         vault = Party(self.name, message.threshold) if message.threshold else None
-        kind = message.algorithm.client
-        self.site = Site(self.name, kind, lambda: kind(self.data), message.channel, message.seed, None, vault)  # type: ignore[call-arg]
+        self.site = Site(self.name, message.algorithm.client, message.channel, message.seed, None, vault)
         return json.dumps({"opened": message.run})
 
     def exchange(self, blob: bytes, kept: int) -> bytes | str:
         self.heard.append(blob)
         assert self.site is not None
         try:
-            return wire.encode(self.site.handle(wire.decode(blob), self.site.open()))
+            return wire.encode(self.site.handle(wire.decode(blob), Holder(self.data)))
         except Exception as error:
             return json.dumps({"error": explain(error), "input": isinstance(error, InputError)})
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cutting import Cut, cut_within
 from fedspan.algorithms import FedPower, Gram, Krylov, Ssi
 from fedspan.algorithms._moments import RowsClient
 from fedspan.channel import Channel, delta, only, pack, quantize
@@ -174,32 +175,12 @@ def test_a_resumed_run_appends(name: str, every: int, hospitals: Any, spy: Spy, 
     """Cut off within round 5: what was sent is sent again after, and both are there."""
     channel, ledger = CHANNELS[name], Ledger()
 
-    class Cut(Exception):
-        pass
-
-    class Cutting(InProcess):
-        def start(self, *args: Any) -> Any:
-            session = super().start(*args)
-            exchange = session.exchange
-
-            def cut(ask: Any, cohort: Any, round: int, number: int) -> Any:
-                answer = exchange(ask, cohort, round, number)
-                if round == 5:
-                    raise Cut
-                return answer
-
-            session.exchange = cut
-            return session
-
-    def go(kind: Any) -> Result[Any]:
-        engine = kind(hospitals, threads=1, transcript=tmp_path / "t")
-        return run(
-            spy.ssi(), engine, rounds=8, seed=3, channel=channel, ledger=ledger,
-            checkpoint=Checkpoint(tmp_path / "c", every),
-        )  # fmt: skip
+    def go(kind: type[InProcess]) -> Result[Any]:
+        engine, checkpoint = kind(hospitals, threads=1, transcript=tmp_path / "t"), Checkpoint(tmp_path / "c", every)
+        return run(spy.ssi(), engine, rounds=8, seed=3, channel=channel, ledger=ledger, checkpoint=checkpoint)
 
     with pytest.raises(Cut):
-        go(Cutting)
+        go(cut_within(5))
     first = {p.name: p.read_bytes() for p in (tmp_path / "t").iterdir()}
     go(InProcess)
     now = {p.name: p.read_bytes() for p in (tmp_path / "t").iterdir()}

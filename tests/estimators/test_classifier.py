@@ -234,7 +234,7 @@ def test_labels_that_make_no_sense_are_refused(three: Any) -> None:
         model.fit(
             Xs, {name: np.where(y == "cat", np.nan, 1.0) if name == "a" else np.ones(50) for name, y in ys.items()}
         )
-    with pytest.raises(InputError, match="At least 2 classes are needed over all clients, but there are 1"):
+    with pytest.raises(InputError, match="At least 2 classes are needed over all clients, but the labels have 1"):
         model.fit(Xs, {name: np.ones(50) for name in Xs})
 
 

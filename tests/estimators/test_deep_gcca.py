@@ -88,7 +88,7 @@ def test_transform_gives_the_common_representation_of_the_entities_it_was_learne
 
 def test_a_view_by_number_or_name_is_what_its_trained_network_says(fitted: DeepFederatedGCCA) -> None:
     with torch.no_grad():
-        want = fitted.trained(1)(torch.tensor(NEW["east"], dtype=torch.float32)).numpy() / np.sqrt(200)
+        want = fitted.get_network(1)(torch.tensor(NEW["east"], dtype=torch.float32)).numpy() / np.sqrt(200)
     np.testing.assert_allclose(fitted.transform_view("east", NEW["east"]), want, atol=1e-7)
     np.testing.assert_allclose(fitted.transform_view(1, NEW["east"]), want, atol=1e-7)
 

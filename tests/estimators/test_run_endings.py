@@ -8,18 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from fedspan import (
-    FederatedClassifier,
-    FederatedGCCA,
-    FederatedPCA,
-    FederatedSVD,
-    InputError,
-    PersonalizedPCA,
-    RowDP,
-    VerticalFederatedClassifier,
-)
+import fedspan
+from fedspan import InputError, RowDP
 from fedspan.engines.inprocess import Faults, InProcess
 from fedspan.errors import ClientError
 
@@ -30,15 +23,19 @@ VIEWS = dict(zip("abc", np.split(RNG.normal(size=(60, 9)) @ RNG.normal(size=(9, 
 Fit = Callable[..., Any]
 
 UNFINISHED: dict[str, Fit] = {
-    "pca": lambda **more: FederatedPCA(2, solver="ssi", tol=1e-12, max_rounds=3, random_state=0, **more).fit(CLIENTS),
-    "svd": lambda **more: FederatedSVD(2, solver="ssi", tol=1e-12, max_rounds=2, random_state=0, **more).fit(CLIENTS),
-    "gcca": lambda **more: FederatedGCCA(2, solver="altmaxvar", tol=1e-12, max_rounds=2, random_state=0, **more).fit(
-        VIEWS
+    "pca": lambda **more: fedspan.FederatedPCA(2, solver="ssi", tol=1e-12, max_rounds=3, random_state=0, **more).fit(
+        CLIENTS
     ),
-    "personalized": lambda **more: PersonalizedPCA(
+    "svd": lambda **more: fedspan.FederatedSVD(2, solver="ssi", tol=1e-12, max_rounds=2, random_state=0, **more).fit(
+        CLIENTS
+    ),
+    "gcca": lambda **more: fedspan.FederatedGCCA(
+        2, solver="altmaxvar", tol=1e-12, max_rounds=2, random_state=0, **more
+    ).fit(VIEWS),
+    "personalized": lambda **more: fedspan.PersonalizedPCA(
         2, method="eigen", shrinkage=5.0, tol=1e-15, max_rounds=2, random_state=0, **more
     ).fit(CLIENTS),
-    "classifier": lambda **more: FederatedClassifier(
+    "classifier": lambda **more: fedspan.FederatedClassifier(
         hidden=4, batch_size=10, rounds=5, cost_limit=1e-6, random_state=0, **more
     ).fit(CLIENTS, LABELS),
 }
@@ -70,14 +67,14 @@ def test_the_warning_points_at_the_callers_line() -> None:
 
 
 FITS: dict[str, Fit] = {
-    "pca": lambda **fit: FederatedPCA(2, random_state=0, engine=lossy).fit(CLIENTS, **fit),
-    "svd": lambda **fit: FederatedSVD(2, random_state=0, engine=lossy).fit(CLIENTS, **fit),
-    "gcca": lambda **fit: FederatedGCCA(2, random_state=0, engine=lossy).fit(VIEWS, **fit),
-    "personalized": lambda **fit: PersonalizedPCA(2, random_state=0, engine=lossy).fit(CLIENTS, **fit),
-    "classifier": lambda **fit: FederatedClassifier(hidden=2, batch_size=5, rounds=5, random_state=0, engine=lossy).fit(
-        CLIENTS, LABELS, **fit
-    ),
-    "vertical-classifier": lambda **fit: VerticalFederatedClassifier(
+    "pca": lambda **fit: fedspan.FederatedPCA(2, random_state=0, engine=lossy).fit(CLIENTS, **fit),
+    "svd": lambda **fit: fedspan.FederatedSVD(2, random_state=0, engine=lossy).fit(CLIENTS, **fit),
+    "gcca": lambda **fit: fedspan.FederatedGCCA(2, random_state=0, engine=lossy).fit(VIEWS, **fit),
+    "personalized": lambda **fit: fedspan.PersonalizedPCA(2, random_state=0, engine=lossy).fit(CLIENTS, **fit),
+    "classifier": lambda **fit: fedspan.FederatedClassifier(
+        hidden=2, batch_size=5, rounds=5, random_state=0, engine=lossy
+    ).fit(CLIENTS, LABELS, **fit),
+    "vertical-classifier": lambda **fit: fedspan.VerticalFederatedClassifier(
         hidden=2, batch_size=5, rounds=5, random_state=0, engine=lossy
     ).fit(VIEWS, np.arange(60) % 2, **fit),
 }
@@ -105,6 +102,11 @@ def test_every_model_writes_its_report(task: str, tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>") or page.startswith("<!DOCTYPE html>")
     assert f"{model.seed_}" in page
+    for write in (model.report, model.save):
+        with pytest.raises(InputError, match=f"^Cannot write {tmp_path}/nowhere/it: No such file or directory; choose"):
+            write(tmp_path / "nowhere" / "it")
+    with pytest.raises(NotFittedError):
+        clone(model).report(tmp_path / "unfitted.html")
     model.save(tmp_path / "model")
     with pytest.raises(InputError, match="loaded from a file, which does not hold the ledger"):
         type(model).load(tmp_path / "model").report(tmp_path / "again.html")
@@ -114,5 +116,5 @@ def test_every_model_writes_its_report(task: str, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Expected projection distance")
 def test_the_report_of_a_private_fit_says_what_was_spent(tmp_path: Path) -> None:
     privacy = RowDP(5.0, 1e-3, 3.0, simulate=True)
-    FederatedPCA(2, privacy=privacy, secure=True, random_state=0).fit(CLIENTS).report(tmp_path / "report.html")
+    fedspan.FederatedPCA(2, privacy=privacy, secure=True, random_state=0).fit(CLIENTS).report(tmp_path / "report.html")
     assert "ε" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -81,6 +81,11 @@ def test_a_warm_start_takes_at_most_half_of_the_rounds(shared_data):
     np.testing.assert_allclose(warm.explained_variance_, again.explained_variance_, rtol=1e-6)
 
 
+def test_a_warm_start_must_be_a_model():
+    with pytest.raises(InputError, match="warm_start must be a fitted model or None, but is of type int"):
+        FederatedPCA(4).fit(PARTS, warm_start=3)
+
+
 def test_a_loaded_model_is_a_warm_start_too(tmp_path):
     FederatedPCA(4, solver="krylov", random_state=0).fit(PARTS).save(tmp_path / "m")
     warm = FederatedPCA(4, solver="krylov", random_state=1).fit(PARTS, warm_start=FederatedPCA.load(tmp_path / "m"))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason="needs fedspan[flare]")
 
@@ -22,10 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from world import PATIENCE, command, until
 
-from fedspan.cli.main import app
 from fedspan.deployment import flare_admin
 from fedspan.deployment.kit import init_site
-from fedspan.deployment.local import listening, pids_of, start_kit
+from fedspan.deployment.local import is_listening, pids_of, start_kit
+from typed import assert_refused, call
 
 pytestmark = pytest.mark.xdist_group("flare")
 JOB = '[job]\ntask = "pca"\nn_components = 2\nrandom_state = 0\n'
@@ -36,18 +35,6 @@ def job(tmp_path: Path) -> Path:
     path = tmp_path / "job.toml"
     path.write_text(JOB, encoding="utf-8")
     return path
-
-
-def call(*words: Any) -> Any:
-    """`fedspan` in this process."""
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def assert_refused(done: Any, code: int, *words: str) -> None:
-    assert done.exit_code == code, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    for word in words:
-        assert word in done.stderr
 
 
 def test_a_mistyped_kit_is_not_a_kit(three: Any, first_job: Any, job: Path, tmp_path: Path) -> None:
@@ -75,13 +62,13 @@ def test_a_kit_that_is_stopped_leaves_no_process_behind(strangers: Any, number: 
     words = command("site", "start", kit)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, preexec_fn=heed_interrupts) as process:
         try:
-            until(lambda: process.poll() is not None or listening(strangers.port))
+            until(lambda: process.poll() is not None or is_listening(strangers.port))
             assert process.poll() is None
             process.send_signal(number)
             assert process.wait(PATIENCE) == 0
         finally:
             process.kill()
-    assert not listening(strangers.port)
+    assert not is_listening(strangers.port)
     assert pids_of(kit, process) == []
 
 

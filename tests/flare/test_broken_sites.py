@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+
+import typed
 
 pytest.importorskip("nvflare", reason="needs fedspan[flare]")
 
@@ -20,7 +21,6 @@ from orders import exchanges
 from world import PATIENCE, SERVER, call, command, log_of, misbehave, until
 
 from fedspan import FederatedPCA
-from fedspan.cli.main import app
 from fedspan.core.ledger import Ledger
 
 pytestmark = pytest.mark.xdist_group("flare")
@@ -138,7 +138,7 @@ def test_after_kill_9_a_resumed_run_ends_as_an_undisturbed_one(
     if not job_only:
         healed.start(who)
         healed.wait_for(healed.sites)
-    again = CliRunner().invoke(app, ["resume", str(place)])
+    again = typed.call("resume", place)
     assert again.exit_code == 0, again.stderr + log_of(healed, SERVER)[-2000:]
     assert_same(place, undisturbed)
     assert (place / "report.html").exists()

@@ -48,5 +48,5 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
         [sys.executable, str(SCRIPT), "--out", str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 1
-    assert "need a new or empty folder" in done.stderr
+    assert "choose a new or empty folder" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

@@ -261,16 +261,3 @@ def test_a_site_that_cannot_go_back_that_far_says_so(tmp_path: Path) -> None:
         assert isinstance(site.exchange(wire.encode(message), kept), bytes)
     assert open_run(site, threshold=None, after=4) == {"opened": RUN}
     assert "The server goes on after round 1" in refusal(site.open(start_message(threshold=None, after=1).to_json()))
-
-
-def test_what_an_algorithm_asks_is_what_it_says_that_it_asks() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
-    from table import TABLE
-
-    from fedspan import run
-    from fedspan.engines import InProcess
-
-    for name, row in TABLE.items():
-        result = run(row.server, InProcess(row.clients(), threads=1), rounds=row.rounds, seed=1, privacy=row.plan())
-        asked = {event.task for event in result.ledger.events if hasattr(event, "task")}
-        assert asked <= row.server.asks(), name

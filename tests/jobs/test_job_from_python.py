@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,13 @@ import fedspan as library
 from fedspan import InputError, Job
 from fedspan.core.ledger import Ledger, RoundEnd
 from fedspan.core.run import Info
-from fedspan.errors import FedspanError
+from fedspan.data.preparation import Preparation
+from fedspan.engines import InProcess
+from fedspan.engines.inprocess import Faults
+from fedspan.errors import ClientError, FedspanError
 from fedspan.estimators._options import classifier_methods, maxvar_solvers, personalized_methods, spectral_solvers
 from fedspan.jobs import Outlook
-from fedspan.jobs._federated import _request
+from fedspan.jobs._federated import build_request
 from fedspan.jobs.model import parse
 from fedspan.jobs.tasks import TASKS, choices, rounds_limit, tolerance
 from fedspan.privacy.request import RowDP
@@ -145,7 +150,7 @@ def test_retries_reach_the_fit_the_federation_and_the_file(jobs: Path) -> None:
         parse(tree, jobs)
     job = Job("pca", {"n_components": 2}, {"north": "flare://north"}, min_clients=1, retries=0)
     assert job.answer_options() == {"min_clients": 1, "retries": 0}
-    assert _request(job, "a" * 32).retries == 0
+    assert build_request(job, "a" * 32).retries == 0
     assert "retries = 0\n" in job.to_toml()
 
 
@@ -164,3 +169,12 @@ def test_the_choices_of_a_task_are_those_of_its_estimator() -> None:
 def test_classifiers_have_no_tolerance() -> None:
     assert tolerance(library.FederatedClassifier()) == 0.0
     assert tolerance(library.FederatedPCA(2, tol=1e-3)) == 1e-3
+
+
+@pytest.mark.parametrize(("retries", "tries"), [(0, "in round 0 ("), (2, "in 3 tries")])
+def test_retries_hold_for_the_agreement_on_columns_too(retries: int, tries: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n,3\n4,1\n", encoding="utf-8")
+    preparation = Preparation(missing="mean")
+    job = Job("pca", {"n_components": 1}, {"a": tmp_path / "a.csv"}, preparation=preparation, retries=retries)
+    with pytest.raises(ClientError, match=re.escape(tries)):
+        job.prepare(engine=partial(InProcess, faults=Faults(lose_request=1.0)))

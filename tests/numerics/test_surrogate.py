@@ -160,7 +160,7 @@ def test_coordinate_steps_end_where_newton_does() -> None:
     want, G, c = minimise(F, 100.0).nu, F.linear @ F.linear.T, np.full(3, 100.0)
     nu = np.zeros(3)
     for _ in range(2000):
-        nu = surrogate._coordinates(surrogate._Dual(G, F.constant, F.curvature, nu), c)
+        nu = surrogate._ascend_coordinates(surrogate._Dual(G, F.constant, F.curvature, nu), c)
     np.testing.assert_allclose(nu, want, rtol=1e-6)
 
 

@@ -108,6 +108,8 @@ def test_a_plan_spends_all_of_the_budget_and_no_more() -> None:
 def test_what_has_no_sensitivity_has_no_plan() -> None:
     with pytest.raises(InputError, match="without a known sensitivity"):
         plan_for(RowDP(1.0, 1e-6, 1.0), declared_releases(PrivateClient), [Release("multiply_on_grid", "Y", 1, 1.0)])
+    with pytest.raises(InputError, match="plans no releases, so it cannot be combined with differential privacy"):
+        plan_for(RowDP(1.0, 1e-6, 1.0), declared_releases(PrivateClient), [])
     with pytest.raises(InputError, match="also releases 'longer'"):
         plan_for(RowDP(1.0, 1e-6, 1.0), declared_releases(PrivateClient), [Release("census", "n", 1, 1.0)])
 

@@ -87,9 +87,9 @@ def test_a_block_that_is_not_orthonormal_is_refused() -> None:
 def test_noise_stands_on_the_grid_and_has_the_deviation_that_was_asked_for() -> None:
     g = noise.step(4.0, 100)
     assert g == 2.0 ** round(math.log2(g))
-    assert noise.widened(4.0, 100) <= 4.0 * (1 + 2**-10)
+    assert noise.widen(4.0, 100) <= 4.0 * (1 + 2**-10)
     x = np.linspace(-3, 3, 40_000)
-    k = noise.on_grid(x, g, 5.0, noise.system_normal(x.size))
+    k = noise.add_on_grid(x, g, 5.0, noise.system_normal(x.size))
     assert k.dtype == np.int64
     off = k * g - x
     assert off.std() == pytest.approx(5.0, rel=0.02)

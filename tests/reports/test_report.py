@@ -26,7 +26,7 @@ from fedspan.reports.charts import draw_bar_chart, draw_curve_chart, draw_line_c
 from fedspan.reports.client_charts import draw_participation
 from fedspan.reports.disclosure import describe_privacy, describe_solver, describe_task
 from fedspan.reports.facts import RunFacts
-from fedspan.reports.report import render, write_report
+from fedspan.reports.report import render_report
 
 Fedspan = Callable[..., Any]
 PCA = RunFacts("pca")
@@ -121,11 +121,11 @@ def test_the_report_of_a_run_in_which_only_sample_rows_take_part(world: Path, fe
 @pytest.mark.parametrize(("d", "pictures"), [(64, 2), (60, 0)])
 def test_pictures_where_features_are_pixels(d: int, pictures: int) -> None:
     model = FederatedPCA(2, random_state=0).fit([rows(0, 100, d)])
-    page = render(model, model.ledger_, PCA)
+    page = render_report(model, model.ledger_, PCA)
     assert page.count('class="picture"') == pictures
     assert "Solved in one round, so there is no convergence curve." in page  # gram
     model.feature_names_in_ = np.array([f"age {i}" for i in range(d)], dtype=object)
-    assert 'class="picture"' not in render(model, model.ledger_, PCA)
+    assert 'class="picture"' not in render_report(model, model.ledger_, PCA)
 
 
 def test_missed_exchanges_and_repeated_notes_are_shown() -> None:
@@ -134,7 +134,7 @@ def test_missed_exchanges_and_repeated_notes_are_shown() -> None:
     for event in (*model.ledger_.events, Note("same"), Note("same")):
         ledger.add(event)
     ledger.add(Exchange(1, 9, "dance", ("a", "b"), (10, 10), (0, 2000), (0.1, 0.2), missing=("a",)))
-    page = render(model, ledger, PCA)
+    page = render_report(model, ledger, PCA)
     asked = model.ledger_.exchanges + 1
     assert f"{asked - 1} of {asked}</td>" in page
     assert f"{asked} of {asked}</td>" in page
@@ -185,7 +185,7 @@ def test_rows_that_are_not_drawn(world: Path, fedspan: Fedspan, sets: list[str],
 
 def test_rows_that_stayed_elsewhere() -> None:
     model = FederatedPCA(2, random_state=0).fit([rows(0, 50)])
-    page = render(model, model.ledger_, PCA)
+    page = render_report(model, model.ledger_, PCA)
     assert "Rows are not drawn: they stayed with the clients" in page
 
 
@@ -232,7 +232,7 @@ def test_like_clients_are_near_each_other_on_the_map() -> None:
     kinds = [np.linalg.qr(rng.normal(size=(9, 9)))[0] * 0.4 ** np.arange(9) for _ in range(2)]
     clients = {f"{'ab'[i % 2]}{i}": rng.normal(size=(300, 9)) @ kinds[i % 2].T for i in range(6)}
     model = PersonalizedPCA(2, shrinkage=0.01, random_state=0).fit(clients)
-    page = render(model, model.ledger_, RunFacts("personalized"))
+    page = render_report(model, model.ledger_, RunFacts("personalized"))
     svg = next(svg for svg in re.findall(r"<svg.*?</svg>", page) if "Map of the clients" in svg)
     dots = ET.fromstring(svg).findall("circle")  # noqa: S314
     at = {dot.find("title").text: np.array([float(dot.get("cx", 0)), float(dot.get("cy", 0))]) for dot in dots}  # type: ignore[union-attr]
@@ -245,7 +245,7 @@ def test_like_clients_are_near_each_other_on_the_map() -> None:
 def test_a_password_in_an_address_is_not_shown() -> None:
     model = FederatedPCA(2, random_state=0).fit([rows(0, 50)])
     job = '[data.clients]\nnorth = "postgresql://ann:s3cret@db.example:5432/x"\nsouth = "sqlite:///b.db"\n'
-    page = render(model, model.ledger_, RunFacts("pca", job))
+    page = render_report(model, model.ledger_, RunFacts("pca", job))
     assert "s3cret" not in page
     assert "postgresql://ann:…@db.example:5432/x" in page
     assert "sqlite:///b.db" in page
@@ -318,18 +318,18 @@ def test_charts_of_any_length(count: int) -> None:
 
 def test_a_kkt_violation_that_nobody_knows_is_not_shown() -> None:
     model = FederatedPCA(2, solver="ssi", random_state=0).fit([rows(0, 50)])
-    assert "<dt>KKT violation</dt>" in render(model, model.ledger_, PCA)
+    assert "<dt>KKT violation</dt>" in render_report(model, model.ledger_, PCA)
     model.ledger_.add(RoundEnd(model.n_rounds_ + 1, 0.1, {"objective": 1.0, "kkt": float("nan")}))
-    page = render(model, model.ledger_, PCA)
+    page = render_report(model, model.ledger_, PCA)
     assert "KKT violation</dt>" not in page
     model.ledger_.add(RoundEnd(model.n_rounds_ + 2, 0.1, {"objective": 1.0, "kkt": float("nan"), "change": 0.5}))
-    assert "<dt>change of the estimate</dt><dd>5.00e-01</dd>" in render(model, model.ledger_, PCA)
+    assert "<dt>change of the estimate</dt><dd>5.00e-01</dd>" in render_report(model, model.ledger_, PCA)
     assert "nan" not in page.split("<body>")[1]
 
 
 def test_a_report_from_python_needs_no_job_file(tmp_path: Path) -> None:
     model = FederatedPCA(2, solver="gram", random_state=3).fit({"a": rows(0, 50), "b": rows(1, 30)})
-    write_report(tmp_path / "report.html", model, model.ledger_, PCA)
+    model.report(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert Checker(page).open == []
     assert "Fit the same data with random_state=3." in page
@@ -342,8 +342,8 @@ def test_an_old_ledger_does_not_say_which_solver_ran() -> None:
     old = Ledger()
     old.events = [event for event in model.ledger_.events if not isinstance(event, Started)]
     assert describe_solver(old) == ""
-    assert "Solver:" not in render(model, old, PCA)
-    assert "Solver: gram (" in render(model, model.ledger_, PCA)
+    assert "Solver:" not in render_report(model, old, PCA)
+    assert "Solver: gram (" in render_report(model, model.ledger_, PCA)
 
 
 def test_a_task_says_itself_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:

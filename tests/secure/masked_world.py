@@ -13,7 +13,7 @@ from fedspan.core.ledger import Exchange
 from fedspan.core.protocol import Array, Arrays, Ask, Replies, Sum
 from fedspan.engines.hub import Collector
 from fedspan.errors import ProtocolError
-from fedspan.secure.masking import Party, rows, to_bytes
+from fedspan.secure.masking import Party, stack_bytes, to_bytes
 from fedspan.secure.session import SecureSession
 
 Fate = Callable[[str, str], tuple[bool, bool]]  # (task, client) → is the request heard, does the reply arrive
@@ -48,7 +48,7 @@ class Router:
         party = self.parties[client]
         if ask.task.startswith("@"):
             return party.answer(ask.task, {**ask.arrays, **ask.privately.get(client, {})}, place)
-        return party.repeated(place) or party.mask(self.data[client], place)
+        return party.find_sent(place) or party.mask(self.data[client], place)
 
     def snapshot(self) -> Any:
         return None
@@ -73,7 +73,7 @@ def ask_sum(secure: SecureSession, names: tuple[str, ...], place: tuple[int, int
 def met(m: int, threshold: int, data: Mapping[str, Arrays] | None = None) -> tuple[Router, dict[str, Array]]:
     """Clients that have agreed on keys, by hand; and the sealed shares that each made."""
     router = Router(numbers(m) if data is None else data, threshold)
-    epoch = {"epoch": rows([os.urandom(16)], 16)[0]}
+    epoch = {"epoch": stack_bytes([os.urandom(16)], 16)[0]}
     keys = [party.answer("@keys", epoch, (0, 0))["key"] for party in router.parties.values()]
     roster = {"names": to_bytes(json.dumps(list(router.parties))), "keys": np.stack(keys)}
     return router, {n: party.answer("@roster", roster, (0, 0))["shares"] for n, party in router.parties.items()}

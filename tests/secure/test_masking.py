@@ -17,7 +17,7 @@ from masked_world import Router, ask_sum, marks, met, numbers, session
 from fedspan.core.protocol import Array, Arrays
 from fedspan.errors import InputError, ProtocolError
 from fedspan.secure import fixed, keys, masking
-from fedspan.secure.masking import Party, Secure, own_seed, rows, to_bytes
+from fedspan.secure.masking import Party, Secure, own_seed, stack_bytes, to_bytes
 
 RARE = 1e-7  # the chance of a false alarm of one test on random bytes; there are about ten of them
 HERE = (1, 0)
@@ -434,15 +434,15 @@ def test_masks_cancel_only_between_clients_that_were_asked_the_same() -> None:
 def test_a_request_is_known_by_all_of_it() -> None:
     base = {"Z": np.arange(4.0), "k": np.array(1)}
     others = [{**base, "Z": base["Z"].reshape(2, 2)}, {**base, "Z": base["Z"].astype("f4")}, {**base, "k": np.array(2)}]
-    assert len({masking.digest("multiply", x) for x in [base, *others, {"Z": base["Z"]}]}) == 5
-    assert masking.digest("gram", base) != masking.digest("multiply", base)
+    assert len({masking.digest_request("multiply", x) for x in [base, *others, {"Z": base["Z"]}]}) == 5
+    assert masking.digest_request("gram", base) != masking.digest_request("multiply", base)
 
 
 def test_an_exchange_is_masked_once() -> None:
     router, _ = met(3, 3)
     party = router.parties["c000"]
     sent = party.mask(router.data["c000"], (2, 1))
-    assert party.repeated((2, 1)) is sent  # the same again, whatever else the server may ask under that number
+    assert party.find_sent((2, 1)) is sent  # the same again, whatever else the server may ask under that number
     for place in ((2, 1), (2, 0), (1, 9)):
         with pytest.raises(ProtocolError, match="was masked already, or is over"):
             party.mask(router.data["c001"], place)
@@ -477,7 +477,7 @@ def test_phases_out_of_order_are_refused() -> None:
 
 
 def roster(names: list[str], publics: list[bytes]) -> Arrays:
-    return {"names": to_bytes(json.dumps(names)), "keys": rows(publics, 32)}
+    return {"names": to_bytes(json.dumps(names)), "keys": stack_bytes(publics, 32)}
 
 
 ZERO_POINT = bytes(32)  # a public key of small order: the shared secret would be all zero
@@ -496,7 +496,7 @@ ZERO_POINT = bytes(32)  # a public key of small order: the shared secret would b
 )
 def test_a_bad_roster_is_refused(names: str, edit: dict[str, Any], why: str) -> None:
     party = Party("a", 3)
-    own = party.answer("@keys", {"epoch": rows([os.urandom(16)], 16)[0]}, HERE)["key"].tobytes()
+    own = party.answer("@keys", {"epoch": stack_bytes([os.urandom(16)], 16)[0]}, HERE)["key"].tobytes()
     publics = {name: keys.new_key()[1] for name in "bcd"} | {"a": own}
     for name, key in edit.items():
         publics[name] = keys.new_key()[1] if key == "new" else publics[key] if isinstance(key, str) else key
@@ -515,7 +515,7 @@ def test_one_roster_in_an_epoch() -> None:
 def test_two_clients_with_different_rosters_do_not_understand_each_other() -> None:
     """A key swapped for one client only: tags and shares do not open, since all keys are bound to the whole roster."""
     parties = {name: Party(name, 2) for name in "abc"}
-    epoch = {"epoch": rows([os.urandom(16)], 16)[0]}
+    epoch = {"epoch": stack_bytes([os.urandom(16)], 16)[0]}
     publics = [party.answer("@keys", epoch, HERE)["key"].tobytes() for party in parties.values()]
     fake = [publics[0], publics[1], keys.new_key()[1]]
     for name, party in parties.items():
@@ -540,7 +540,7 @@ def test_two_clients_with_different_rosters_do_not_understand_each_other() -> No
 )
 def test_malformed_messages_are_refused(arrays: Arrays) -> None:
     party = Party("a", 2)
-    party.answer("@keys", {"epoch": rows([os.urandom(16)], 16)[0]}, HERE)
+    party.answer("@keys", {"epoch": stack_bytes([os.urandom(16)], 16)[0]}, HERE)
     refused(party, "@roster", arrays, "must be")
 
 
@@ -548,18 +548,18 @@ def test_malformed_messages_are_refused(arrays: Arrays) -> None:
 
 
 def test_the_threshold_follows_from_who_must_answer() -> None:
-    assert Secure().among(10) == 10
-    assert [Secure().among(m, 2) for m in (2, 3, 4, 5, 10, 100)] == [2, 3, 3, 4, 7, 67]
-    assert Secure().among(10, 9) == 9
-    assert Secure(4).among(10) == 4
+    assert Secure().threshold_for(10) == 10
+    assert [Secure().threshold_for(m, 2) for m in (2, 3, 4, 5, 10, 100)] == [2, 3, 3, 4, 7, 67]
+    assert Secure().threshold_for(10, 9) == 9
+    assert Secure(4).threshold_for(10) == 4
 
 
 @pytest.mark.parametrize(("t", "m"), [(1, 5), (0, 5), (6, 5), (2.5, 5), (True, 5), ("2", 5)])
 def test_a_threshold_must_make_sense(t: Any, m: int) -> None:
     with pytest.raises(InputError, match=r"threshold must be from 2 to the 5 clients, but is "):
-        Secure(t).among(m)
+        Secure(t).threshold_for(m)
 
 
 def test_one_client_is_no_sum() -> None:
     with pytest.raises(InputError, match="A secure sum needs at least two clients: the sum of one shows"):
-        Secure().among(1)
+        Secure().threshold_for(1)

@@ -200,7 +200,7 @@ def test_those_who_are_missing_are_not_summed_by_themselves(hospitals: Any) -> N
     """The sum over four, and then the one: `complete` would ask for it, and that is refused."""
     hospitals["bo"][0, 0] = 1e7
     with pytest.raises(
-        ClientError, match=r"A secure sum must be over at least 4 clients, but 'multiply' asks 1 \('bo'\). Bring back"
+        ClientError, match=r"A secure sum must be over at least 4 clients, but 'multiply' asks 1 \('bo'\)\. Ask more"
     ):
         start(GoneSsi(), hospitals, min_clients=4)
 
@@ -238,7 +238,7 @@ def site_of(clients: Any, t: int = 5) -> tuple[Any, Any]:
 def test_a_site_answers_no_ask_that_is_not_a_sum(arrays: Arrays, why: str, hospitals: Any) -> None:
     _, site = site_of(hospitals)
     with pytest.raises(ProtocolError, match=why):
-        site.handle(wire.Message("multiply", 1, 0, {"Z": np.eye(12), **arrays}), site.open())
+        site.handle(wire.Message("multiply", 1, 0, {"Z": np.eye(12), **arrays}), Ssi.client(hospitals["bo"]))
 
 
 def test_all_that_a_site_sends_is_masked(hospitals: Any) -> None:
@@ -246,7 +246,7 @@ def test_all_that_a_site_sends_is_masked(hospitals: Any) -> None:
     _, site = site_of(hospitals)
     ask = {"Z": np.eye(12), "@sum": np.frombuffer(b"Y", np.uint8)}
     sent = [
-        site.handle(wire.Message("multiply", 1, 0, a), site.open()).arrays
+        site.handle(wire.Message("multiply", 1, 0, a), Ssi.client(hospitals["bo"])).arrays
         for a in (ask, ask, {**ask, "Z": 2 * ask["Z"]})
     ]
     assert {name: x.dtype for name, x in sent[0].items()} == {"Y": np.uint64, "@counts": np.uint64}
@@ -255,9 +255,9 @@ def test_all_that_a_site_sends_is_masked(hospitals: Any) -> None:
 
 def test_a_site_without_a_vault_knows_no_such_phases(hospitals: Any) -> None:
     session: Any = InProcess(hospitals).start(Ssi(), Channel(), 0)
-    site = session._site("bo")
+    site = session._make_site("bo")
     with pytest.raises(ProtocolError, match="'@keys' is not a declared task"):
-        site.handle(wire.Message("@keys", 1, 0, {"epoch": np.zeros(16, np.uint8)}), site.open())
+        site.handle(wire.Message("@keys", 1, 0, {"epoch": np.zeros(16, np.uint8)}), Ssi.client(hospitals["bo"]))
 
 
 def test_no_secret_is_in_a_checkpoint_and_a_resumed_run_ends_to_the_bit(

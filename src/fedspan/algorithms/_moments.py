@@ -2,8 +2,10 @@
 
 Notation: n the number of rows of all clients, μ (d,) their mean, s (d,) their standard deviation (1 where a column is
 constant, or if no scaling is requested), trace = Σ ‖(a - μ)/s‖². B_i = (A_i - 1μᵀ) diag(1/s) are the shifted rows of
-client i, M_i = B_iᵀB_i (d, d). The server sees sums over the clients only. Two passes over the data: squares are taken
-around the common mean, so nothing cancels.
+client i, M_i = B_iᵀB_i (d, d). Two passes over the data: squares are taken around the common mean, so nothing cancels.
+
+What the server sees of `measure`: sums over the clients of their rows (if they are centered or scaled), of their
+columns' squares (if they are scaled), and how many rows, columns and squares they have in all.
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ def round_product(multiply: Multiply, arrays: Arrays) -> Array:
     """M_i V̂ in whole multiples of Δ: integers, which can be summed without any rounding error."""
     Y = multiply(from_grid(arrays["Z"], arrays["scale"])) / arrays["step"]
     if np.abs(Y).max(initial=0.0) >= 2**52:
-        raise InputError("The products are too large for this rounding step of 53 bits. Raise tol, or use bits=None.")
+        raise InputError(
+            "The products are too large for this rounding step: they exceed 2^52 steps. Raise tol, or use bits=None."
+        )
     return np.rint(Y).astype(np.int64)
 
 

@@ -1,8 +1,10 @@
 """What the clients of a federation agree on before they open their tables: columns, categories, means that fill gaps.
 
-Everything is asked in the opening (round 0), as far as it is needed; there are no further rounds. What the server sees:
-the names of the columns and their units (no values); the categories that each client has seen, if they are to be agreed
-on; the sums over the clients of every column's present values and their number, if means are to be agreed on.
+Everything is asked in the opening (round 0), as far as it is needed; there are no further rounds.
+
+What the server sees: the names of the columns and their units (no values); the categories that each client has seen, if
+they are to be agreed on; the sums over the clients of every column's present values and their number, if means are to
+be agreed on.
 """
 
 from __future__ import annotations
@@ -178,7 +180,7 @@ class AgreeOnColumns(Server[Agreement]):
             sums = (yield from complete(Ask("add_up_columns", asked, Sum("total", "count")))).total
             if (sums["count"] < 0.5).any():
                 bare = feature_names(columns, words)[int(np.argmin(sums["count"]))]
-                raise InputError(f"{bare!r} has no value at any client to take the mean of. Leave it out.")
+                raise InputError(f"Column {bare!r} has no values at any client, so it has no mean. Leave it out.")
             means = sums["total"] / sums["count"]
         return Agreement(columns.features, columns.names, dict(columns.units), words, means)
 
@@ -206,12 +208,12 @@ def _decode(array: Array) -> Any:
 
 
 def _read_description(array: Array) -> Columns:
-    """What a client said, which may be any client: checked before it is believed."""
+    """What a client said of its columns, checked before it is believed."""
     try:
         features, names, units, at_least = _decode(array)
         names = None if names is None else tuple(map(str, names))
         return Columns(int(features), names, {str(k): str(v) for k, v in units.items()}, bool(at_least))
     except (ValueError, TypeError, AttributeError):
         raise InputError(
-            "A client's description of its columns cannot be read. Give all clients the same fedspan."
+            "A client's description of its columns cannot be read. Install the same version of fedspan at every client."
         ) from None

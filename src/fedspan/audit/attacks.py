@@ -137,7 +137,8 @@ class FapsLeak(NamedTuple):
 def faps_leak(Z: Array, Y: Array, T: Array, trace: float | None = None) -> FapsLeak:
     """From one exchange and T = ZᵀMZ, as the closing exchange shows it; before that (objective/k)·I stands for it.
 
-    Of M the blocks on and beside Z follow; P⊥MP⊥ stays unknown: 0, or even if the trace of M is known.
+    Of M the blocks on and beside Z follow. P⊥MP⊥ stays unknown: it is taken as 0, or if the trace of M is known, as a
+    multiple of P⊥.
     """
     H = Z.T @ Y
     off = Y - Z @ H

@@ -139,11 +139,11 @@ def _render_courses(result: AuditResult) -> str:
 
 
 def _render_faps(result: AuditResult) -> str:
-    drawn = [_faps_figure(e) for e in result.evidence if e.truth is not None and len(e.faps) > 1]
+    drawn = [_render_faps_errors(e) for e in result.evidence if e.truth is not None and len(e.faps) > 1]
     return render_charts(drawn)
 
 
-def _faps_figure(e: Evidence) -> str:
+def _render_faps_errors(e: Evidence) -> str:
     caption = f"Error of P⊥MZ as sent, by round, client {e.client}"
     return _render_errors(caption, [p.round for p in e.faps], [p.off_diagonal for p in e.faps], 0.0)
 

@@ -24,6 +24,7 @@ from fedspan.core.protocol import Declared, Sensitivity, Server, Task, tasks_of
 from fedspan.data.tables import open_table
 from fedspan.engines.transcript import Talk, Transcript
 from fedspan.errors import InputError
+from fedspan.estimators.parameters import is_whole
 from fedspan.jobs.folder import RunFolder
 from fedspan.jobs.model import Job, estimator
 from fedspan.jobs.runner import rewrite_report
@@ -43,8 +44,8 @@ def audit(folder: str | os.PathLike[str], clients: int = 8) -> AuditResult:
         What left each client and what was recovered about it. Errors are measured against the clients' data, if the
         files that the job names can be read here. The run's report is written anew, with the findings in it.
     """
-    if clients < 1:
-        raise InputError(f"clients must be at least 1, but is {clients!r}.")
+    if not is_whole(clients) or clients < 1:
+        raise InputError(f"clients must be an integer of at least 1, but is {clients!r}.")
     place = RunFolder.find(Path(folder))
     job = Job.load(place.job)
     with place.lock():

@@ -49,7 +49,7 @@ class FapsPoint:
 
 @dataclass
 class Evidence:
-    """All that was heard of one client. `truth` is M_i, if its rows can be read here."""
+    """All that was heard from one client. `truth` is M_i, if its rows can be read here."""
 
     client: str
     rows: Array | sp.sparray | None = None  # (n, d)
@@ -125,7 +125,7 @@ class Evidence:
         return min((e for e in errors if not math.isnan(e)), default=math.nan)
 
     def verdict(self) -> str:
-        """In words. What could not be measured is not called safe."""
+        """The result in words. What could not be measured is not called safe."""
         if not self.course:
             return "not attacked: its answers are not linear equations in its second-moment matrix"
         last, name = self.course[-1], "its second-moment matrix"

@@ -21,7 +21,6 @@ class ArrayTest:
 
     task: str
     array: str
-    times: int
     result: Membership
 
 
@@ -57,7 +56,7 @@ def probe_longest_row(
     for (task, name), places in kinds.items():
         seen = _join_arrays([asked[i].answer for i in places], name)
         with_, without = (_join_arrays([source[i] for i in places], name) for source in (with_row, without_row))
-        tests.append(ArrayTest(task, name, len(places), membership(seen, with_, without)))
+        tests.append(ArrayTest(task, name, membership(seen, with_, without)))
     return RowTest(client, row, tuple(test for test in tests if test.result.mu > 0))
 
 

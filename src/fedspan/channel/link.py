@@ -1,7 +1,7 @@
-"""The two ends of one link. Memory moves on only when the other side is known to have the message.
+"""The two ends of one link. A memory moves on only when the other side is known to have the message.
 
-A lost message must not leave the two memories apart. The sender goes on from its old memory until the receiver has
-acknowledged the new one; every message says which memory it was coded against; and the receiver keeps the memory
+A lost message must not set the two memories apart. So the sender codes against its old memory until the receiver has
+acknowledged the new one; every message says which memory it was coded against; and the receiver keeps the memories
 before and after the last message, because it cannot know whether its acknowledgement arrived.
 """
 
@@ -27,7 +27,7 @@ class SenderMemory:
 
 @dataclass(frozen=True)
 class ReceiverMemory:
-    """What the decoding end of a link must not forget: its memories, by the number of the message they stand behind."""
+    """What the decoding end of a link must not forget: its memories, by the number of the message that led to each."""
 
     last: int
     memories: dict[int, State]
@@ -51,8 +51,8 @@ class Sender:
         self.number, self.pending = self.number + 1, pending
         return message._replace(arrays=arrays, number=self.number, base=self.base)
 
-    def acknowledged(self, number: int) -> None:
-        """The receiver says that `number` is the last message it has: if that is ours, commit the memory after it."""
+    def commit(self, number: int) -> None:
+        """Move on to the memory after message `number`, which the receiver has acknowledged, if it is the last sent."""
         if number == self.number != self.base:
             self.base, self.memory, self.pending = self.number, self.pending, None
 
@@ -78,8 +78,8 @@ class Receiver:
             raise ProtocolError(f"Message {message.number} came after message {self.last}, so it is not used.")
         if message.base not in self.memories:
             raise ProtocolError(
-                f"Message {message.number} was coded against memory {message.base}, but here are only the memories "
-                f"{sorted(self.memories)}. Restart both sides from the same checkpoint."
+                f"Message {message.number} was coded against memory {message.base}, but only the memories "
+                f"{sorted(self.memories)} are known here. Restart both sides from the same checkpoint."
             )
         arrays, after = self.stage.decode(message.arrays, self.memories[message.base])
         self.memories = {message.base: self.memories[message.base], message.number: after}

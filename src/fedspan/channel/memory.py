@@ -3,7 +3,7 @@
 Both sides remember the last decoded array M̂; what is sent is C(x - M̂), and both add it (CuteMaxVar, Algorithm 1,
 lines 23-25 and 28). As x settles, the differences shrink and so does the quantisation error.
 
-Names are remembered one by one; an array whose shape changes starts anew.
+Each name has a memory of its own; an array whose shape changes starts anew.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIRST = "+0"  # marks an array that is sent whole, against no memory
 
 
 def delta(inner: Stage, first: Stage | None = None) -> Stage:
-    """Send differences to a memory kept on both sides, coded by `inner`; the very first array by `first` (8 bits)."""
+    """Send differences to a memory on both sides, coded by `inner`; the first array is coded by `first` (8 bits)."""
     start = quantize(8) if first is None else first
     kinds = check_order(("memory", *inner.kinds))
     ends = {inner: _memoryless(inner), start: _memoryless(start)}

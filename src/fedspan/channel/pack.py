@@ -1,9 +1,9 @@
-"""Numbers that need few bits take few bits: lossless packing of integer arrays, and the bit strings below it.
+"""Lossless packing of integer arrays, so that small numbers take few bits; and the bit strings underneath.
 
 An integer array is Rice-coded column by column: of each number (zigzag: small magnitudes of either sign become small
 codes) the low b bits are stored as they are and the rest in unary, with the b that is shortest for the column. For
 rounded products, which are nearly Gaussian, that is within a quarter of a bit of their entropy. Nothing is lost, so
-this stage may stand behind any algorithm that rounds for itself.
+this stage fits any algorithm that rounds its numbers itself.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ def rice_decode(packed: Array, count: int) -> tuple[Array, int]:
     b = int(packed[0])
     start = 1 + (b * count + 7) // 8
     low = unpack_bits(np.ascontiguousarray(packed[1:start]), b, count) if b else np.uint64(0)
-    ends = _ones(packed[start:], count)
+    ends = _find_ones(packed[start:], count)
     high = np.diff(ends, prepend=-1) - 1
     return (high.astype(np.uint64) << np.uint64(b)) + low, start + (int(ends[-1]) + 8) // 8
 
 
-def _ones(packed: Array, count: int) -> Array:
+def _find_ones(packed: Array, count: int) -> Array:
     """Where the first `count` ones are; the unary parts are rarely longer than 4 bits a number, so look there first."""
     for size in (count // 2 + 8, packed.size):
         ones = np.flatnonzero(np.unpackbits(packed[:size], bitorder="little"))
         if len(ones) >= count:
             return ones[:count]
-    raise ValueError(f"{len(ones)} numbers in place of {count}")
+    raise ValueError(f"it holds {len(ones)} numbers instead of {count}")
 
 
-def _columns(shape: tuple[int, ...]) -> tuple[int, int]:
+def _matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     """(rows, columns) of an array seen as a matrix; a vector is one column."""
     columns = shape[-1] if len(shape) > 1 else 1
     return int(np.prod(shape, dtype=np.int64)) // max(columns, 1), columns
@@ -84,7 +84,7 @@ def pack() -> Stage:
 def _pack(name: str, array: Array) -> tuple[str, Array]:
     if array.dtype.kind != "i" or array.size < 2:
         return name, array
-    rows, columns = _columns(array.shape)
+    rows, columns = _matrix_shape(array.shape)
     signed = array.astype(np.int64).reshape(rows, columns)
     zigzag = ((signed << 1) ^ (signed >> 63)).view(np.uint64)
     parts = [rice_encode(zigzag[:, j]) for j in range(columns)]
@@ -95,7 +95,7 @@ def _unpack(key: str, packed: Array) -> Array:
     try:
         _, dtype, dims = key.split(_PACK_MARK)[1].split("~")
         shape = tuple(int(n) for n in dims.split("x") if n)
-        rows, columns = _columns(shape)
+        rows, columns = _matrix_shape(shape)
         out, start = np.zeros((rows, columns), dtype=np.uint64), 0
         for j in range(columns):
             out[:, j], used = rice_decode(packed[start:], rows)

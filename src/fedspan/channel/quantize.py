@@ -1,4 +1,4 @@
-"""The stochastic max-norm quantiser, CuteMaxVar (18)–(19), really packed into b bits per number.
+"""The stochastic max-norm quantiser, CuteMaxVar (18)–(19), packed into b bits per number.
 
 Notation: Δ the array, S = 2^(b-1) - 1 the number of levels on each side of zero, h the stochastic level in {0..S}/S.
 The decoded array is ‖Δ‖_max · sgn(Δ) · h: unbiased, and within ‖Δ‖_max / S of Δ in every entry.
@@ -56,9 +56,9 @@ def _dequantize(key: str, packed: Array) -> Array:
         count, S = int(np.prod(shape, dtype=np.int64)), 2 ** (bits - 1) - 1
         scale = np.frombuffer(packed[:8].tobytes(), dtype="<f8")[0]
         if len(packed) != 8 + (count * bits + 7) // 8 or not 2 <= bits <= 16 or np.dtype(dtype).kind != "f":
-            raise ValueError(f"{len(packed)} bytes")
+            raise ValueError(f"its {len(packed)} bytes do not fit its name")
         if not 0 <= scale < np.inf:
-            raise ValueError(f"scale {scale}")
+            raise ValueError(f"its scale is {scale}")
         codes = unpack_bits(np.ascontiguousarray(packed[8:]), bits, count)
         levels = codes.astype(np.float64) - S
         return (levels / S * scale).astype(np.dtype(dtype), copy=False).reshape(shape)  # (19)

@@ -31,8 +31,7 @@ _MAKERS: dict[str, Callable[..., Stage]] = {
 
 def stage_from(recipe: object) -> Stage:
     """The stage that a recipe describes."""
-    known = isinstance(recipe, Sequence) and not isinstance(recipe, str) and recipe and recipe[0] in _MAKERS
-    if not isinstance(recipe, Sequence) or not known:
+    if not isinstance(recipe, list | tuple) or not recipe or not isinstance(recipe[0], str) or recipe[0] not in _MAKERS:
         raise ProtocolError(f"{recipe!r} is not the recipe of a stage; known stages are {', '.join(_MAKERS)}.")
     try:
         return _MAKERS[recipe[0]](*recipe[1:])
@@ -41,7 +40,7 @@ def stage_from(recipe: object) -> Stage:
 
 
 def recipes_of(channel: Channel) -> ChannelRecipes:
-    """Both links as plain data; a stage of one's own has no recipe and cannot leave this process."""
+    """Both links as plain data; a stage that users wrote themselves has no recipe and cannot leave this process."""
     for stage in (channel.up, channel.down):
         if not stage.recipe:
             raise ProtocolError(

@@ -17,7 +17,7 @@ State = Any  # plain data: dicts and tuples of arrays, so that a checkpoint can 
 class Stage(NamedTuple):
     """One step of a channel. `kinds` are the steps inside it, first to last; `remembers` if it keeps a memory.
 
-    `recipe` is how to make it at the other end of a real link: a name and plain values (see `channel/recipe.py`).
+    `recipe` says how to make it at the other end of a link: a name and plain values (see `channel/recipe.py`).
     """
 
     name: str
@@ -36,10 +36,10 @@ STAGE_KINDS = ("memory", "quantize", "pack")
 
 
 def check_order(kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """The kinds, if their order is sound."""
+    """The kinds, if their order is sound; otherwise they are refused."""
     unknown = [kind for kind in kinds if kind not in STAGE_KINDS]
     if unknown:
-        raise InputError(f"A stage is of kind {', '.join(STAGE_KINDS)}, but one is of kind {unknown[0]!r}.")
+        raise InputError(f"The kind of a stage must be one of {', '.join(STAGE_KINDS)}, but one is {unknown[0]!r}.")
     for before, after in pairwise(kinds):
         if STAGE_KINDS.index(before) > STAGE_KINDS.index(after):
             raise InputError(
@@ -100,7 +100,7 @@ def only(names: Collection[str], stage: Stage) -> Stage:
 
 
 def plain_name(key: str) -> str:
-    """The array's own name under the marks that stages put behind it."""
+    """The array's own name, without the marks that stages append to it."""
     return re.split(r"[~+]", key, maxsplit=1)[0]
 
 

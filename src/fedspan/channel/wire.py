@@ -34,7 +34,7 @@ class _Tensor(TypedDict):
 
 
 class Message(NamedTuple):
-    """One message on one link. `number` names it, `base` the memory it was coded against, `ack` the last that came."""
+    """A message on a link. `number` names it, `base` the memory it was coded against, `ack` the last one received."""
 
     task: str
     round: int
@@ -123,5 +123,5 @@ def decode(blob: bytes) -> Message:
 
 
 def size(message: Message) -> int:
-    """How many bytes `encode` would make: scales, headers, all."""
+    """How many bytes `encode` would make, with header and all."""
     return _size(len('{"m":""}') + len(_stamp(message)["m"]), _layout(message.arrays))

@@ -14,11 +14,13 @@ from fedspan.cli.progress import say
 
 def audit_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", show_default=False)],
-    clients: Annotated[int, typer.Option(min=1, help="How many clients to attack, the first by name.")] = 8,
+    clients: Annotated[
+        int, typer.Option(min=1, help="How many clients to attack: the first in the order of their names.")
+    ] = 8,
 ) -> None:
-    """What left each client in a run, and what the server could work out from it; writes audit.html.
+    """Show what left each client in a run and what the server could work out from it, and write audit.html.
 
-    The attacks need the messages themselves: `fedspan run JOB.toml --transcript`. Errors are measured against the
+    The attacks need the messages, which `fedspan run JOB.toml --transcript` keeps. Errors are measured against the
     clients' data, if the files that the job names can be read here.
     """
     console, result = Console(), audit(folder, clients)

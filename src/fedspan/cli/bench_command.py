@@ -15,22 +15,31 @@ from fedspan.errors import InputError
 
 def bench_command(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="To run: faps/table4 say, or faps, or all; default: list them.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A benchmark such as faps/table4, a group such as faps, or all; default: list them."
+        ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full/--quick", help="The paper's sizes where the machine allows; default: quick.")
+        bool,
+        typer.Option(
+            "--full/--quick", help="Use the paper's sizes where the machine allows; default: quick.", show_default=False
+        ),
     ] = False,
     data: Annotated[
-        Path | None, typer.Option(help="The data sets; default: FEDSPAN_DATA, or shared/data beside the repository.")
+        Path | None,
+        typer.Option(help="The folder of the data sets; default: FEDSPAN_DATA, or shared/data beside the repository."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="For results; default: docs/results of the checkout.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for results; default: docs/results of the checkout.")
+    ] = None,
     scoreboard: Annotated[
-        bool, typer.Option("--scoreboard", help="Write docs/scoreboard.md from the results; default: not.")
+        bool, typer.Option("--scoreboard", help="Write docs/scoreboard.md from the results; default: do not.")
     ] = False,
 ) -> None:
-    """The papers' tables and figures, and peers, beside ours: list them, run them, write the scoreboard.
+    """Run the benchmarks: the papers' tables and figures, and comparisons with other packages.
 
-    Needs a checkout.
+    The benchmarks are in a checkout of the repository, not in the installed package.
     """
     command, console = import_benchmarks("command"), Console()
     if name is not None:
@@ -47,7 +56,7 @@ def import_benchmarks(name: str = "harness", root: Path | None = None) -> Any:
     if not (folder / "harness.py").is_file():
         raise InputError(
             "The benchmarks are only in a checkout of fedspan's repository, not in an installed package. Clone it, run "
-            "pip install -e '.[dev]' in it, and call fedspan bench again."
+            "pip install -e '.[dev]' in it, and run fedspan bench again."
         )
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

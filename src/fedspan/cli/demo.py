@@ -31,9 +31,9 @@ _SEES = {"gram": "{d}×{d} moments", "ssi": "{d}×{k} products", "krylov": "{d}�
 
 
 def demo_command(
-    out: Annotated[Path, typer.Option(help="The run folder; a demo's own folder is replaced.")] = Path("demo-run"),
+    out: Annotated[Path, typer.Option(help="The run folder; that of an earlier demo is replaced.")] = Path("demo-run"),
 ) -> None:
-    """Federated PCA of real data, against the pooled answer; ends in a report."""
+    """Compare federated PCA of real data with PCA of the pooled rows, and write a report."""
     compare_solvers(out, Console())
 
 
@@ -87,7 +87,7 @@ def compare_solvers(path: Path, console: Console) -> None:
 
 
 def _compare(pooled: PCA, model: FederatedPCA) -> tuple[float, float]:
-    """Give the largest principal angle to the pooled components, and the largest relative error of a variance."""
+    """The largest principal angle to the pooled components, and the largest relative error of a variance."""
     angle = largest_angle(pooled.components_.T, model.components_.T)
     error: Array = np.abs(model.explained_variance_ / pooled.explained_variance_ - 1)
     return angle, float(error.max())
@@ -96,7 +96,7 @@ def _compare(pooled: PCA, model: FederatedPCA) -> tuple[float, float]:
 def _build_table(models: dict[str, FederatedPCA], pooled: PCA) -> Table:
     table = Table(
         title="Three solvers on the same clients, against scikit-learn's PCA of all rows",
-        caption="The server sees the last column of each client, in every round: no noise or masks were asked for.",
+        caption="In each round the server sees the last column, of each client: the demo uses no noise and no masks.",
         title_justify="left",
         caption_justify="left",
         box=SIMPLE,

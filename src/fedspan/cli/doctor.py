@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedspan._version import __version__
-from fedspan.engines.inprocess import cores
+from fedspan.engines.inprocess import count_cores
+from fedspan.reports.format import format_count
 
 GIVES = {
     "data": "Parquet, Arrow and PostgreSQL clients, faster CSV",
@@ -28,7 +29,7 @@ GIVES = {
 
 
 def doctor_command() -> None:
-    """Versions, BLAS, threads, what is installed, what is not and why it matters."""
+    """Show versions, BLAS, threads, and which extras are installed and what the others would add."""
     show_installation(Console())
 
 
@@ -38,7 +39,7 @@ def show_installation(console: Console) -> None:
     for what, value in _list_core().items():
         here.add_row(what, value)
     console.print(here)
-    extras = Table("extra", "gives", "here", title="Extras: the rest works without them", title_justify="left")
+    extras = Table("extra", "gives", "here", title="Extras: all else works without them", title_justify="left")
     lost = []
     for extra, gives in GIVES.items():
         missing = _list_missing(extra)
@@ -55,18 +56,14 @@ def show_installation(console: Console) -> None:
 def _list_core() -> dict[str, str]:
     names = ("numpy", "scipy", "scikit-learn", "safetensors")
     pools = [p for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"]
-    blas = {f"{p['internal_api']} {p['version']}, {_count_threads(p['num_threads'])}" for p in pools}
+    blas = {f"{p['internal_api']} {p['version']}, {format_count(p['num_threads'], 'thread')}" for p in pools}
     return {
         "fedspan": __version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         **{name: version(name) for name in names},
         "BLAS": "; ".join(sorted(blas)) or "unknown",
-        "cores": f"{cores()} for this process",
+        "cores": f"{count_cores()} for this process",
     }
-
-
-def _count_threads(number: int) -> str:
-    return f"{number} thread{'' if number == 1 else 's'}"
 
 
 def _list_missing(extra: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`fedspan export`: the model of a run for others, as a scikit-learn file that runs no code, or as an ONNX graph."""
+"""`fedspan export`: the model of a run as a scikit-learn file that runs no code when read, or as an ONNX graph."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _FORMATS = {
 
 def export_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", show_default=False)],
-    to: Annotated[str, typer.Option(metavar="sklearn|onnx", help="What to write.", show_default=False)],
+    to: Annotated[str, typer.Option(metavar="sklearn|onnx", help="The format to write.", show_default=False)],
     out: Annotated[
         Path | None, typer.Option(help="A new file; default: model.skops or model.onnx in the run folder.")
     ] = None,
     client: Annotated[
-        str | None, typer.Option(help="Whose components, of a personalized model; default: none, which others need.")
+        str | None, typer.Option(help="The client whose components to export from a personalized model; default: none.")
     ] = None,
 ) -> None:
-    """Write a run's model as a fitted scikit-learn estimator (skops) or an ONNX graph; needs no fedspan to be used."""
+    """Export a run's model for use without fedspan: as a scikit-learn estimator (skops) or an ONNX graph."""
     place = RunFolder.find(folder)
     typer.echo(f"wrote {write_model(place, Job.load(place.job), to, out, client)}")
 
 
 def write_model(folder: RunFolder, job: Job, to: str, out: Path | None, client: str | None = None) -> Path:
-    """Write the model to a new file; default: into the run folder."""
+    """Write the model to a new file, by default in the run folder."""
     if to not in _FORMATS:
         raise InputError(f"--to must be {' or '.join(_FORMATS)}, but is {to!r}. {suggest(to, _FORMATS)}")
     kind, estimator = _FORMATS[to], TASKS[job.task].estimator

@@ -13,21 +13,17 @@ from fedspan.deployment import local
 from fedspan.deployment.kit import project_file, role, tighten
 from fedspan.errors import InputError
 
-federation = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Set up a federation: its project file, and the kits to hand out.",
-)
+federation = typer.Typer(add_completion=False, no_args_is_help=True)  # the list of commands in main.py has its help
 
 
 @federation.command("new")
 def write_project(
-    path: Annotated[Path, typer.Argument(metavar="PROJECT.yml", help="The file to write; it must not be there yet.")],
-    server: Annotated[str, typer.Option(help="The server's host name, as the sites reach it.")],
+    path: Annotated[Path, typer.Argument(metavar="PROJECT.yml", help="The file to write; it must not exist yet.")],
+    server: Annotated[str, typer.Option(help="The host name under which the sites reach the server.")],
     sites: Annotated[str, typer.Option(help="The sites' names, separated by commas: north,south,east.")],
-    researcher: Annotated[str, typer.Option(help="The e-mail address of who may submit jobs.")],
-    port: Annotated[int, typer.Option(help="The server's port for sites; the next one is for researchers.")] = 8002,
-    days: Annotated[int, typer.Option(help="How long the certificates are valid.")] = 360,
+    researcher: Annotated[str, typer.Option(help="The e-mail address of the person who may submit jobs.")],
+    port: Annotated[int, typer.Option(help="The server's port for sites; the next one is for the researcher.")] = 8002,
+    days: Annotated[int, typer.Option(help="For how many days the certificates are valid.")] = 360,
 ) -> None:
     """Write the project file of a federation; `fedspan federation provision` makes the kits from it."""
     names = [name.strip() for name in sites.split(",") if name.strip()]
@@ -41,7 +37,7 @@ def write_project(
 @federation.command("provision")
 def make_kits(
     project: Annotated[Path, typer.Argument(metavar="PROJECT.yml", help="The project file.")],
-    out: Annotated[Path, typer.Option(help="The folder for kits and keys: keep it secret.")] = Path("kits"),
+    out: Annotated[Path, typer.Option(help="The folder for the kits and their keys; keep it secret.")] = Path("kits"),
 ) -> None:
     """Make the kits: one folder for the server, one for each site, one for each researcher, with their certificates."""
     if not project.is_file():
@@ -52,4 +48,4 @@ def make_kits(
             if role(kit) == "server":
                 tighten(kit)
             typer.echo(f"{role(kit):<10} {kit}")
-    typer.echo("hand each kit to its owner over a safe channel: it holds a private key")
+    typer.echo("hand each kit to its owner over a secure channel: it contains a private key")

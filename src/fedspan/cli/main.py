@@ -1,4 +1,4 @@
-"""`fedspan`: the table of its commands, and what becomes of their errors.
+"""`fedspan`: the table of its commands, and how their errors are shown.
 
 A command's module is imported when the command is called, so that `fedspan --help` does not wait for scipy.
 """
@@ -18,7 +18,7 @@ from fedspan.errors import FedspanError, InputError
 
 
 class CommandEntry(NamedTuple):
-    """Where a command is (a function, or a Typer with commands of its own), and what the list says of it."""
+    """Where a command is (a function, or a Typer with commands of its own), and what the list says about it."""
 
     module: str
     name: str
@@ -27,66 +27,72 @@ class CommandEntry(NamedTuple):
 
 COMMANDS = {
     "demo": CommandEntry(
-        "fedspan.cli.demo", "demo_command", "Federated PCA of real data, against the pooled answer; ends in a report."
+        "fedspan.cli.demo",
+        "demo_command",
+        "Compare federated PCA of real data with PCA of the pooled rows, and write a report.",
     ),
     "new": CommandEntry(
         "fedspan.cli.new_command",
         "new_command",
-        "Write a commented job file to start from. A file that is there already is not overwritten.",
+        "Write a commented job file to start from. An existing file is not overwritten.",
     ),
     "schema": CommandEntry(
         "fedspan.cli.schema_command",
         "schema_command",
-        "The JSON schema of job files, for editors. Beside a job.schema.json, `fedspan new` refers to it.",
+        "Print or write the JSON schema of job files, with which editors complete and check them.",
     ),
     "run": CommandEntry(
         "fedspan.cli.run_command",
         "run_command",
-        "Run a job file (`fedspan new` writes one); leaves a run folder with model, ledger, checkpoint and report.",
+        "Run a job file, and leave a run folder with model, ledger, checkpoint and report.",
     ),
     "resume": CommandEntry(
         "fedspan.cli.resume_command",
         "resume_command",
-        "Go on with a run that was cut off, from its last complete round.",
+        "Continue an interrupted run from its last complete round.",
     ),
     "report": CommandEntry(
-        "fedspan.cli.report_command", "report_command", "Write report.html anew from what is in a run folder."
+        "fedspan.cli.report_command",
+        "report_command",
+        "Write the report of a run again, from the files in its run folder.",
     ),
     "audit": CommandEntry(
         "fedspan.cli.audit_command",
         "audit_command",
-        "What left each client in a run, and what the server could work out from it; writes audit.html.",
+        "Show what left each client in a run and what the server could work out from it, and write audit.html.",
     ),
     "export": CommandEntry(
         "fedspan.cli.export_command",
         "export_command",
-        "Write a run's model as a fitted scikit-learn estimator (skops) or an ONNX graph; needs no fedspan to be used.",
+        "Export a run's model for use without fedspan: as a scikit-learn estimator (skops) or an ONNX graph.",
     ),
     "bench": CommandEntry(
         "fedspan.cli.bench_command",
         "bench_command",
-        "The papers' tables and figures, and peers, beside ours: list them, run them, write the scoreboard.",
+        "Run the benchmarks: the papers' tables and figures, and comparisons with other packages.",
     ),
     "doctor": CommandEntry(
         "fedspan.cli.doctor",
         "doctor_command",
-        "Versions, BLAS, threads, what is installed, what is not and why it matters.",
+        "Show versions, BLAS, threads, and which extras are installed and what the others would add.",
     ),
     "federation": CommandEntry(
         "fedspan.cli.federation_commands",
         "federation",
-        "Set up a federation: its project file, and the kits to hand out.",
+        "Set up a federation: write its project file, and make the kits to hand out.",
     ),
     "site": CommandEntry(
-        "fedspan.cli.site_commands", "site", "A site's part in a federation: what jobs may do here; start it."
+        "fedspan.cli.site_commands",
+        "site",
+        "Take part in a federation: say what jobs may do at this site, check it, and start it.",
     ),
 }
 
 
 class LazyCommands(TyperGroup):
-    """The commands of the table. What is listed has a name and a help text; it is loaded when it is called.
+    """The commands of the table. Until one is called, only its name and its help text are known.
 
-    Errors end here: one sentence on stderr, and exit code 2 for wrong input, 1 for what failed.
+    Errors end here: as one line on stderr, with exit code 2 for wrong input and 1 for everything else.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -97,10 +103,13 @@ class LazyCommands(TyperGroup):
         """Import the command."""
         entry = COMMANDS[name]
         found = vars(import_module(entry.module))[entry.name]
-        if not isinstance(found, typer.Typer):
-            function, found = found, typer.Typer(add_completion=False)
-            found.command()(function)
-        command = get_command(found)
+        if isinstance(found, typer.Typer):
+            command = get_command(found)
+            command.help = entry.help
+        else:
+            alone = typer.Typer(add_completion=False)
+            alone.command(help=_join_lines(found.__doc__ or ""))(found)
+            command = get_command(alone)
         command.name = name
         return command
 
@@ -130,6 +139,11 @@ class LazyCommands(TyperGroup):
         raise typer.Exit(code)
 
 
+def _join_lines(docstring: str) -> str:
+    """The paragraphs of a docstring, each on one line: the terminal breaks them where it is wide enough."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in docstring.split("\n\n"))
+
+
 app = typer.Typer(
     cls=LazyCommands,
     add_completion=False,
@@ -149,10 +163,10 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def options(
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; default: one sentence.")
+        bool, typer.Option("--debug", help="Show the traceback of an error; default: only its message.")
     ] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Learn one model from data that must stay apart."""

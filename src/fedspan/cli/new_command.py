@@ -15,7 +15,9 @@ def new_command(
     task: Annotated[
         str,
         typer.Argument(
-            metavar="TASK", help="pca, svd, gcca, personalized, classifier or vertical-classifier.", show_default=False
+            metavar="TASK",
+            help="One of pca, svd, gcca, personalized, classifier or vertical-classifier.",
+            show_default=False,
         ),
     ],
     path: Annotated[
@@ -23,6 +25,6 @@ def new_command(
         typer.Argument(metavar="PATH", help="The file to write; default: TASK.toml.", show_default=False),
     ] = None,
 ) -> None:
-    """Write a commented job file to start from. A file that is there already is not overwritten."""
+    """Write a commented job file to start from. An existing file is not overwritten."""
     place = write_new(task, path)
     typer.echo(f"wrote {place}: name your files in it, then: fedspan run {shlex.quote(str(place))}")

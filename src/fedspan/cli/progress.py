@@ -1,4 +1,4 @@
-"""What one sees while a run goes on: a live display on a terminal, plain lines elsewhere."""
+"""What is shown during a run: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class TerminalProgress:
         return RoundDisplay(self.console, outlook)
 
 
-def rounds_left(errors: Sequence[float], tol: float, done: int, most: int) -> int:
-    """Estimate how many more rounds, if the log of the error goes on falling along the line through the last ones."""
+def estimate_rounds_left(errors: Sequence[float], tol: float, done: int, most: int) -> int:
+    """Estimate how many rounds are left, if the log of the error keeps falling as in the last rounds."""
     left = most - done
     y = [math.log(value) for value in errors[-_RECENT:] if 0 < value < math.inf]
     if tol <= 0 or len(y) < 2:
@@ -118,7 +118,7 @@ class RoundDisplay:
             say(self.console, "  ".join(rows))
 
     def _read(self) -> None:
-        """Fold what is new in the ledger."""
+        """Take in what is new in the ledger."""
         for event in self.outlook.ledger.events[self._seen :]:
             if isinstance(event, Exchange):
                 self._up, self._down = self._up + sum(event.bytes_up), self._down + sum(event.bytes_down)
@@ -136,7 +136,7 @@ class RoundDisplay:
         self._seen = len(self.outlook.ledger.events)
 
     def _epsilon(self, delta: float) -> float:
-        """Give what was spent so far; accounting may take long, so it gets a twentieth of the time at most."""
+        """The ε spent so far; accounting may take long, so it gets at most a twentieth of the time."""
         now = time.monotonic()
         if now - self._spent_at >= _ACCOUNTING * self._spent_took or self.round == self.outlook.max_rounds:
             self._spent, self._spent_at = self.outlook.ledger.epsilon(delta), now
@@ -144,7 +144,7 @@ class RoundDisplay:
         return self._spent
 
     def _figures(self) -> dict[str, str]:
-        """Word every figure that is known."""
+        """Format every figure that is known."""
         figures = {"round": f"{self.round}/{self.outlook.max_rounds}"}
         for name, metric in self.outlook.metrics.items():
             value = self.metrics.get(metric, math.nan)
@@ -157,7 +157,7 @@ class RoundDisplay:
         if self.outlook.budget:
             epsilon, delta = self.outlook.budget
             figures["ε"] = f"{self._epsilon(delta):.3g}/{epsilon:g}"
-        left = rounds_left(self._errors, self.outlook.tol, self.round, self.outlook.max_rounds)
+        left = estimate_rounds_left(self._errors, self.outlook.tol, self.round, self.outlook.max_rounds)
         figures["time"] = format_duration(self._seconds)
         figures["left"] = "about " + format_duration(left * sum(self._pace) / max(1, len(self._pace)))
         figures["answered"] = self._last
@@ -166,7 +166,7 @@ class RoundDisplay:
         return figures
 
     def _fraction(self) -> float:
-        """How far along: by the logarithm of the error where it decides, else by rounds."""
+        """How far the run is: by the logarithm of the error if that decides when it stops, else by rounds."""
         by_rounds = self.round / self.outlook.max_rounds
         first, last = self._errors[0], self._errors[-1]
         if not (self.outlook.tol > 0 and first > self.outlook.tol and last > 0):

@@ -1,4 +1,4 @@
-"""`fedspan resume`: go on with a run that was cut off."""
+"""`fedspan resume`: continue an interrupted run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedspan.jobs.resumption import resume
 def resume_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.", show_default=False)],
 ) -> None:
-    """Go on with a run that was cut off, from its last complete round."""
+    """Continue an interrupted run from its last complete round."""
     console = Console()
     complete = RunFolder.find(folder).model.exists()
     run = resume(folder, TerminalProgress(console))

@@ -1,4 +1,4 @@
-"""`fedspan run`: a job file, from here to its report."""
+"""`fedspan run`: from a job file to a report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ def run_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job file.", show_default=False)],
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="a.b=c", help="Override a key of the job file; may be repeated. Default: none."),
+        typer.Option(
+            "--set",
+            metavar="a.b=c",
+            help="Override a key of the job file, as in job.tol=1e-9; may be repeated. Default: none.",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="A new or empty run folder; default: runs/<job file>-<date-time>.")
@@ -25,16 +29,19 @@ def run_command(
         bool,
         typer.Option(
             "--transcript",
-            help="Keep every message in the run folder, for `fedspan audit`. It then holds all that the clients "
-            "released, from which their data may be worked out: keep it as safe as the data. Default: not kept.",
+            help="Keep every message in the run folder, for `fedspan audit`. The messages hold all that the clients "
+            "released, and their data may be worked out from it: protect them like the data. Default: not kept.",
         ),
     ] = False,
     on: Annotated[
         Path | None,
-        typer.Option(metavar="KIT", help="Run on the federation of this researcher's kit; default: in this process."),
+        typer.Option(metavar="KIT", help="Run on a federation, with this researcher's kit; default: in this process."),
     ] = None,
 ) -> None:
-    """Run a job file (`fedspan new` writes one); leaves a run folder with model, ledger, checkpoint and report."""
+    """Run a job file, and leave a run folder with model, ledger, checkpoint and report.
+
+    `fedspan new` writes a job file to start from.
+    """
     overrides = [*(set_ or ()), *(["run.transcript=true"] if transcript else [])]
     console = Console()
     announce(Job.load(job, overrides, on=on).run(out, TerminalProgress(console)), console)

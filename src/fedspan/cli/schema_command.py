@@ -1,4 +1,4 @@
-"""`fedspan schema`: what editors check job files by."""
+"""`fedspan schema`: the schema with which editors check job files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from fedspan.jobs.schema import text, write_schema
 def schema_command(
     out: Annotated[Path | None, typer.Option(help="The file to write; default: print it.")] = None,
 ) -> None:
-    """The JSON schema of job files, for editors. Beside a job.schema.json, `fedspan new` refers to it."""
+    """Print or write the JSON schema of job files, with which editors complete and check them.
+
+    Job files that `fedspan new` writes beside a file job.schema.json refer to it.
+    """
     if out is None:
         typer.echo(text(), nl=False)
     else:

@@ -9,16 +9,12 @@ from typing import Annotated
 import typer
 
 from fedspan.deployment.kit import check_certificates, init_site, role, server_port
-from fedspan.deployment.local import end_kit, listening, start_kit
+from fedspan.deployment.local import end_kit, is_listening, start_kit
 from fedspan.deployment.policy import Policy
 from fedspan.deployment.site_service import open_site_table
 from fedspan.errors import ClientError, InputError
 
-site = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="A site's part in a federation: what jobs may do here; start it.",
-)
+site = typer.Typer(add_completion=False, no_args_is_help=True)  # the list of commands in main.py has its help
 
 
 @site.command("init")
@@ -26,23 +22,31 @@ def write_policy(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's kit.")],
     data: Annotated[
         list[str],
-        typer.Option(help="A file or database address that jobs may use, or name=address; may be repeated."),
+        typer.Option(help="A file or database address that jobs may use, or NAME=ADDRESS; may be repeated."),
     ],
-    columns: Annotated[str | None, typer.Option(help="The only columns that jobs may use; default: all.")] = None,
-    id: Annotated[str | None, typer.Option(help="The column of ids; default: none.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column of labels; default: none.")] = None,
-    algorithms: Annotated[str | None, typer.Option(help="The only algorithms allowed; default: all.")] = None,
-    secure: Annotated[bool, typer.Option(help="Accept secure sums only, or any run.")] = True,
-    others: Annotated[int, typer.Option(help="So many other sites at least in every secure sum.")] = 2,
-    epsilon: Annotated[float | None, typer.Option(help="What all runs may spend; default: no noise asked.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="The columns that jobs may use, separated by commas; default: all.")
+    ] = None,
+    id: Annotated[str | None, typer.Option(help="The column that holds ids; default: none.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column that holds labels; default: none.")] = None,
+    algorithms: Annotated[
+        str | None, typer.Option(help="The algorithms allowed, separated by commas; default: all.")
+    ] = None,
+    secure: Annotated[bool, typer.Option(help="Accept only runs with secure sums, or any run.")] = True,
+    others: Annotated[int, typer.Option(help="The least number of other sites in a secure sum.")] = 2,
+    epsilon: Annotated[
+        float | None, typer.Option(help="The budget of all runs together; default: runs need no noise.")
+    ] = None,
     delta: Annotated[float | None, typer.Option(help="The delta that goes with epsilon; default: none.")] = None,
-    row_norm: Annotated[float | None, typer.Option(help="The largest norm of a row that counts; default: any.")] = None,
-    sizes: Annotated[bool, typer.Option(help="Say how many rows there are, or not.")] = True,
-    names: Annotated[bool, typer.Option(help="Say what the columns are called, or not.")] = True,
-    secret: Annotated[str, typer.Option(help="A text that the sites share and the server has not; for ids.")] = "",
-    replace: Annotated[bool, typer.Option("--replace", help="Replace what is there. Default: not.")] = False,
+    row_norm: Annotated[
+        float | None, typer.Option(help="The largest row norm that a job may set; default: any.")
+    ] = None,
+    sizes: Annotated[bool, typer.Option(help="Tell others how many rows there are, or not.")] = True,
+    names: Annotated[bool, typer.Option(help="Tell others the names of the columns, or not.")] = True,
+    secret: Annotated[str, typer.Option(help="A text that all sites know and the server does not; it hides ids.")] = "",
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing policy; default: refuse.")] = False,
 ) -> None:
-    """Write what jobs may do at this site (local/fedspan.toml), and close what the kit leaves open by default."""
+    """Write the site's policy (local/fedspan.toml): what jobs may do here. Close what a FLARE kit leaves open."""
     own = {"columns": columns.split(",") if columns else None, "id": id, "label": label, "secret": secret or None}
     given = {key: value for key, value in own.items() if value is not None}
     tables = {}
@@ -68,7 +72,7 @@ def write_policy(
 
 @site.command("check")
 def check_site(kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's kit.")]) -> None:
-    """Read the site's configuration and its data as a job would, and say what it would allow. Nothing is sent."""
+    """Read the site's policy and data as a job would, and say what jobs may do. Nothing is sent."""
     policy = Policy.read(kit)
     check_certificates(kit)
     for name, table in policy.tables.items():
@@ -86,11 +90,11 @@ def check_site(kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site
 def start_site(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The kit of a site, or of the server.")],
 ) -> None:
-    """Run the kit's process until it is stopped (Ctrl-C, or a service manager)."""
+    """Run the process of a site or of the server until it is stopped (by Ctrl-C or a service manager)."""
     check_certificates(kit)
     if role(kit) == "site":
         Policy.read(kit)
-    elif listening(server_port(kit)):
+    elif is_listening(server_port(kit)):
         port = server_port(kit)
         raise InputError(f"Port {port} is in use on this machine; stop what listens there, or choose another port.")
     log = kit / "fedspan.log"

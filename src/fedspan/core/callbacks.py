@@ -1,7 +1,7 @@
-"""Callbacks of a run that write its course where others look: MLflow, TensorBoard; and several in a row.
+"""Callbacks that log a run to MLflow or TensorBoard, and a way to use several at once.
 
-A callback is anything that can be called with `info` after every round. Those here are contexts too, so that a run that
-fails is marked as such and the last lines are on disk:
+A callback is anything that can be called with `info` after every round. The loggers are context managers too, so that a
+run that failed is marked as such, and the last lines are written.
 
 >>> from fedspan.core.callbacks import chain
 >>> rounds = []
@@ -34,14 +34,15 @@ def chain(*callbacks: Callback) -> Callback:
     return call
 
 
-class _Course:
-    """The finite figures of a round, with what the run has cost so far; the ledger is read once, as it grows."""
+class _Progress:
+    """The metrics of a round and what the run has cost so far; every event of the ledger is read only once."""
 
     def __init__(self) -> None:
         self._seen = 0
         self._costs = {"bytes_up": 0.0, "bytes_down": 0.0, "seconds": 0.0}
 
-    def figures(self, info: Info) -> dict[str, float]:
+    def collect(self, info: Info) -> dict[str, float]:
+        """What to log after a round: finite numbers only."""
         for event in info.ledger.events[self._seen :]:
             if isinstance(event, Exchange):
                 self._costs["bytes_up"] += sum(event.bytes_up)
@@ -55,10 +56,12 @@ class _Course:
 class MLflowLogger:
     """Every round's metrics, bytes and seconds as the metrics of one MLflow run, which begins with the first round.
 
-    tracking_uri : a server or a folder, as MLflow names them; None: as MLflow is set up. The extra is the light client:
-        for a database ("sqlite:///mlflow.db"), install mlflow itself.
-    experiment : its name; made if it is not there.
-    params : what else to note of the run, for example `estimator.get_params()`.
+    Parameters:
+        tracking_uri: A server or a folder, as MLflow names them; None: whatever MLflow is configured to use. The extra
+            installs MLflow's light client; for a database ("sqlite:///mlflow.db"), install mlflow itself.
+        experiment: The name of the experiment, which is created if it does not exist.
+        run_name: The name of the run; None: MLflow makes one up.
+        params: What to log as the run's parameters, for example `estimator.get_params()`.
     """
 
     def __init__(
@@ -74,15 +77,15 @@ class MLflowLogger:
             raise MissingExtraError("Logging to MLflow", "mlflow") from None
         self._client = MlflowClient(tracking_uri)
         self._experiment, self._name, self._params = experiment, run_name, dict(params or {})
-        self._course = _Course()
+        self._progress = _Progress()
         self.run_id: str | None = None
 
     def __call__(self, info: Info) -> None:
         from mlflow.entities import Metric
 
         run, now = self.run_id or self._begin(), int(1000 * time.time())
-        figures = self._course.figures(info)
-        self._client.log_batch(run, [Metric(name, value, now, info.round) for name, value in figures.items()])
+        progress = self._progress.collect(info)
+        self._client.log_batch(run, [Metric(name, value, now, info.round) for name, value in progress.items()])
 
     def _begin(self) -> str:
         from mlflow.entities import Param
@@ -118,13 +121,13 @@ class TensorBoardLogger:
         except ImportError:
             raise MissingExtraError("Logging to TensorBoard", "tensorboard") from None
         self._writer = EventFileWriter(os.fspath(folder))
-        self._course = _Course()
+        self._progress = _Progress()
 
     def __call__(self, info: Info) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in self._course.figures(info).items()]
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in self._progress.collect(info).items()]
         self._writer.add_event(Event(step=info.round, wall_time=time.time(), summary=Summary(value=values)))
         self._writer.flush()
 

@@ -1,7 +1,7 @@
 """Plain data to a file and back: dataclasses, dicts, lists, tuples, numbers, strings and arrays; never code.
 
 One checkpoint is one safetensors file: the arrays, and a JSON skeleton that says where they belong. It is replaced in
-one step after every round, so a crash repeats at most one round. It names the run it belongs to, and a digest.
+one step after every round, so a crash repeats at most one round. It holds the name of its run, and a digest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
@@ -31,7 +31,7 @@ _REMEDY = "Restore it, or delete it and run again."
 def flatten(tree: object) -> tuple[Json, dict[str, Array]]:
     """A JSON skeleton, and the arrays it refers to by name; an array that occurs twice is stored once.
 
-    An array whose axes lie otherwise in memory than in C order comes back as it lay ("lies"): BLAS rounds otherwise.
+    An array that is not in C order comes back in the order it had ("lies"), because BLAS rounds differently in another.
     """
     arrays: dict[str, Array] = {}
     seen: dict[int, str] = {}
@@ -75,20 +75,20 @@ def field_values(record: object) -> dict[str, object]:
     return {f.name: getattr(record, f.name) for f in fields(record)}
 
 
-def in_c_order(tree: T) -> T:
-    """The same data with all arrays in C order, so that a run and its resumption hold them alike."""
-    return cast(T, _in_c_order(tree))
+def to_c_order(tree: T) -> T:
+    """The same data with all arrays in C order, as a resumed run holds them."""
+    return cast(T, _to_c_order(tree))
 
 
-def _in_c_order(tree: object) -> object:
+def _to_c_order(tree: object) -> object:
     if isinstance(tree, np.ndarray):
         return np.asarray(tree, order="C")
     if is_dataclass(tree) and not isinstance(tree, type):
-        return replace(tree, **{name: _in_c_order(value) for name, value in field_values(tree).items()})
+        return replace(tree, **{name: _to_c_order(value) for name, value in field_values(tree).items()})
     if isinstance(tree, Mapping):
-        return {key: _in_c_order(value) for key, value in tree.items()}
+        return {key: _to_c_order(value) for key, value in tree.items()}
     if isinstance(tree, tuple | list) and type(tree) in (tuple, list):
-        return type(tree)(_in_c_order(value) for value in tree)
+        return type(tree)(_to_c_order(value) for value in tree)
     return tree
 
 
@@ -110,11 +110,11 @@ def unflatten(skeleton: Any, arrays: Arrays) -> Any:
 
 
 def build(kind: type[T], tree: object, *, defaults: bool = False) -> T:
-    """A dataclass or TypedDict from plain data, and those inside it, as their annotations say.
+    """A dataclass or TypedDict from plain data, with all that is nested in it, as the annotations say.
 
-    Whatever does not fit its annotation is refused with a `CheckpointError`, and so is an annotation that says too
-    little to build from (`Protocol`s, a union of two dataclasses with the same fields). `Any` and `object` take the
-    data as it is. With `defaults`, fields that have a default may be missing.
+    Data that does not fit its annotation is refused with a `CheckpointError`. So is an annotation from which nothing
+    can be built: a `Protocol`, or a union of two dataclasses with the same fields. `Any` and `object` take the data as
+    it is. With `defaults`, fields that have a default may be missing.
     """
     return cast(T, _build(kind, tree, _name(kind), defaults))
 
@@ -134,7 +134,7 @@ def _build(kind: Any, tree: object, where: str, defaults: bool) -> object:
     if origin in (Union, types.UnionType):
         return _build_union(kind, tree, where, defaults)
     if origin is Literal:
-        if tree not in inner:
+        if not any(type(tree) is type(option) and tree == option for option in inner):  # 1 is not True
             raise _misfit(kind, tree, where)
         return tree
     if is_dataclass(kind) or is_typeddict(kind):
@@ -177,14 +177,14 @@ def _build_plain(kind: Any, tree: object, where: str) -> object:
 
 
 def _build_key(kind: object, key: object, where: str) -> object:
-    """A key of a mapping; files hold numbers as text."""
-    if kind is int and isinstance(key, str) and key.lstrip("-").isdigit():
+    """A key of a mapping; a file holds numbers as text."""
+    if kind is int and isinstance(key, str) and key.removeprefix("-").isdecimal():
         return int(key)
     return _build(kind, key, f"{where}, a key,", False)
 
 
 def _build_union(kind: Any, tree: object, where: str, defaults: bool) -> object:
-    """What the member that fits makes of it; two records that both fit cannot be told apart."""
+    """Built as the member of the union that fits; two dataclasses that both fit cannot be told apart."""
     members = get_args(kind)
     if type(None) in members and tree is None:
         return None
@@ -212,7 +212,7 @@ def _build_record(kind: Any, tree: object, where: str, defaults: bool) -> object
     if is_typeddict(kind):
         extras = get_type_hints(kind, include_extras=True)
         known = set(extras)
-        required = {name for name, hint in extras.items() if kind.__total__ and get_origin(hint) is not NotRequired}
+        required = {name for name in kind.__required_keys__ if get_origin(extras[name]) is not NotRequired}
     else:
         known = {f.name for f in fields(kind)}
         free = {f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING}
@@ -242,7 +242,7 @@ def save_tree(path: str | os.PathLike[str], kind: str, tree: object) -> None:
 
 
 def load_tree(path: str | os.PathLike[str], kind: str) -> Any:
-    """Read it back, or say what is wrong with the file."""
+    """Read it back, and refuse a file that is damaged or of another kind."""
     try:
         meta, arrays = wire.load(Path(path).read_bytes())
     except (OSError, FedspanError) as error:
@@ -259,6 +259,16 @@ def load_tree(path: str | os.PathLike[str], kind: str) -> Any:
         raise CheckpointError(f"{path} is damaged: its parts do not fit together. {_REMEDY}") from None
 
 
+@dataclass(frozen=True)
+class _Saved:
+    """What a checkpoint holds; `run` names the run it belongs to."""
+
+    run: dict[str, object]
+    round: int
+    state: object
+    engine: SessionSnapshot
+
+
 class Checkpoint:
     """The folder in which a run leaves its last complete round."""
 
@@ -270,21 +280,30 @@ class Checkpoint:
         self.saved = 0  # the last round that was saved here
 
     def save(self, run: Mapping[str, object], round: int, state: object, engine: SessionSnapshot) -> None:
-        """Replace the last one. `run` names what this checkpoint belongs to; `engine` is what clients remember."""
+        """Replace the last one. `run` names the run it belongs to; `engine` is what the clients remember."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        save_tree(self.path, "checkpoint", {"run": dict(run), "round": round, "state": state, "engine": engine})
+        save_tree(self.path, "checkpoint", _Saved(dict(run), round, state, engine))
         self.saved = round
 
     def load(self, run: Mapping[str, object], state: type[T]) -> tuple[int, T, SessionSnapshot] | None:
-        """(round, server state, what clients remember) of the last complete round; None if there is none yet."""
+        """(round, server state, what the clients remember) of the last complete round; None if there is none yet."""
         if not self.path.exists():
             return None
-        saved = load_tree(self.path, "checkpoint")
-        for key in [*run, *saved["run"]]:
-            need, has = run.get(key), saved["run"].get(key)
+        saved = self._build(_Saved, load_tree(self.path, "checkpoint"))
+        for key in [*run, *saved.run]:
+            need, has = run.get(key), saved.run.get(key)
             if need != has:
                 raise CheckpointError(
                     f"{self.path} belongs to another run: {key} is {need!r} here, but {has!r} in the checkpoint. "
                     "Choose another checkpoint folder, or delete this one to start anew."
                 )
-        return saved["round"], build(state, saved["state"]), build(SessionSnapshot, saved["engine"])
+        return saved.round, self._build(state, saved.state), saved.engine
+
+    def _build(self, kind: type[T], tree: object) -> T:
+        try:
+            return build(kind, tree)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{self.path} does not fit this version of fedspan: {error} Resume with the version that wrote it, or "
+                "delete it to start anew."
+            ) from None

@@ -1,7 +1,7 @@
-"""The ledger: every exchange and every round of a run, as it happened. Costs are folds over it.
+"""The ledger: every exchange and every round of a run, as it happened. Costs are sums over it.
 
-It is appended to while the run goes on, and never taken back: a round that was cut off by a crash and repeated
-stands in it twice, because its bytes were sent twice.
+It grows while the run goes on, and nothing is taken back: a round that was cut off by a crash and repeated is in it
+twice, because its bytes were sent twice.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RoundEnd:
 
 @dataclass(frozen=True)
 class Started:
-    """A run began: the algorithm's class, the family it belongs to, its options, its seed, and why it was taken.
+    """A run began: the algorithm's class, the family it belongs to, its options, the seed, and why it was chosen.
 
     `why` is a phrase for a report: "as requested", "the fastest by the cost model: …".
     """
@@ -120,7 +120,7 @@ class Ledger:
         return sum(1 for _ in self._exchanges())
 
     def count(self, task: str) -> int:
-        """How often that was asked."""
+        """How often that task was asked for."""
         return sum(1 for e in self._exchanges() if e.task == task)
 
     @property
@@ -137,7 +137,7 @@ class Ledger:
 
     @property
     def started(self) -> Started | None:
-        """How the last run of this ledger began; None in ledgers of version 0.1, which did not say."""
+        """How the last run in this ledger began; None in ledgers from before this event existed."""
         return next((e for e in reversed(self.events) if isinstance(e, Started)), None)
 
     @property
@@ -145,10 +145,10 @@ class Ledger:
         return [e.text for e in self.events if isinstance(e, Note)]
 
     def epsilon(self, delta: float) -> float:
-        """The ε of all that left the client that released most: infinite if anything left without noise.
+        """The ε of everything that left the client that released most: infinite if anything left without noise.
 
-        It is counted when it leaves, whether or not it arrived. Which clients are asked is no secret from the server,
-        so partial participation counts only where a client was not asked.
+        A release counts when it leaves, whether or not it arrives. The server knows which clients it asks, so partial
+        participation does not amplify privacy: a client only saves what it was not asked for.
         """
         if not 0 < delta < 1:
             raise InputError(f"delta must be between 0 and 1, but is {delta!r}.")

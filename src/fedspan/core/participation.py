@@ -31,17 +31,16 @@ class Participation:
 
     def __post_init__(self) -> None:
         if (self.fraction is None) == (self.count is None):
-            raise InputError("Give either fraction or count of the clients that take part, not both and not neither.")
+            raise InputError("Give either fraction or count: which part of the clients is asked, or how many.")
         if self.fraction is not None and not 0 < self.fraction <= 1:
             raise InputError(f"fraction must be above 0 and at most 1, but is {self.fraction!r}.")
         if self.count is not None and self.count < 1:
             raise InputError(f"count must be at least 1, but is {self.count!r}.")
-
         if self.scheme not in (1, 2):
             raise InputError(f"scheme must be 1 (with replacement) or 2 (without), but is {self.scheme!r}.")
 
     def cohort(self, clients: Sequence[str], rng: Streams) -> tuple[str, ...]:
-        """A cohort for algorithms that leave it to the engine: uniform, without replacement, in the order of ids."""
+        """The cohort of a round, for algorithms that do not draw it themselves: uniform, in the order of ids."""
         size = self.count if self.count is not None else cohort_size(self.fraction or 1.0, len(clients))
         if size > len(clients):
             raise InputError(f"count must be at most the {len(clients)} clients, but is {size}.")

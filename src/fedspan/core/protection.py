@@ -1,4 +1,4 @@
-"""What protects a run: noise by a plan, secure sums, both or neither."""
+"""What protects a run: noise according to a plan, secure sums, both or neither."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from fedspan.privacy.plan import Plan
 
 
 class SecureSums(Protocol):
-    """A wish for secure aggregation: how few clients may be in a sum."""
+    """The request for secure aggregation: how few clients may be in a sum."""
 
-    def among(self, clients: int, min_clients: int | None = None) -> int:
-        """The least number of clients in a sum, of that many."""
+    def threshold_for(self, clients: int, min_clients: int | None = None) -> int:
+        """The least number of clients in a sum, if there are so many clients."""
         ...
 
 
 @dataclass(frozen=True)
 class Protection:
-    """`min_clients` must be in a sum; None: all that are asked. `retries`: how often a phase is asked again."""
+    """At least `min_clients` must be in a sum (None: all that are asked); a phase is repeated up to `retries` times."""
 
     plan: Plan | None = None
     secure: SecureSums | None = None

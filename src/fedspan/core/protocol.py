@@ -31,7 +31,6 @@ __all__ = [
     "Declared",
     "Each",
     "Needs",
-    "Public",
     "Release",
     "Replies",
     "Round",
@@ -73,11 +72,11 @@ Want = Each | Sum
 
 @dataclass(frozen=True)
 class Ask:
-    """What the server wants of every client of this round's cohort (or of the clients named in `to`).
+    """What the server asks of every client of this round's cohort (or of the clients named in `to`).
 
-    `privately` holds what one client only is told, sent as it is. `everyone`: the round cannot go on without an answer
-    from every client that is asked, because the sum over some of them answers another problem. `optional`: with
-    `min_clients` nobody need answer, because the algorithm has another way to go on.
+    `privately` holds arrays for single clients, which are sent uncompressed. `everyone`: the round cannot go on without
+    an answer from every client that is asked, because the sum over some of them answers another problem. `optional`: in
+    a run with `min_clients` nobody need answer, because the algorithm has another way to go on.
     """
 
     task: str
@@ -107,7 +106,7 @@ class Server(Protocol[S]):
     """The server's half. Subclasses are frozen dataclasses of options, so that their repr names the run.
 
     `init` is a generator too: what must be known before the first round (sizes, mean) it asks of *all* clients, as
-    round 0. `State` is a frozen dataclass of arrays, numbers, strings and such dataclasses: a checkpoint is a file.
+    round 0. `State` is a frozen dataclass of arrays, numbers, strings and such dataclasses: a checkpoint can hold it.
     """
 
     State: ClassVar[type]
@@ -129,11 +128,11 @@ class Server(Protocol[S]):
         """Exactly the tasks that a run with these options may ask for. In a federation a site answers no others."""
 
     def planned(self) -> tuple[Release, ...]:
-        """All that a run releases, for a plan of its noise; nothing if it cannot be combined with noise."""
+        """All that a run releases, from which its noise is planned; empty if it cannot be combined with noise."""
         return ()
 
     def simulates(self) -> bool:
-        """Whether the clients' secret draws come from the seed: whoever knows it can repeat them."""
+        """Whether the clients' secret draws come from the seed, so that whoever knows it can repeat them."""
         return False
 
 
@@ -142,7 +141,7 @@ Needs = Literal["rows", "entities", "labelled", "network", "survey"]
 
 
 class Client(Protocol[C]):
-    """The client's half, made next to its data (and made again if it was closed meanwhile): only `C` is remembered.
+    """The client's half, made next to its data, and made again if it was closed meanwhile: only `C` is remembered.
 
     `State` is its type: a frozen dataclass of plain data, or NoneType for a client that remembers nothing. `needs` says
     what its constructor is given as data.
@@ -184,9 +183,9 @@ _DECLARED = "__fedspan_task__"
 def task(*, releases: Mapping[str, Declared], shows: str) -> Callable[[F], F]:
     """Declare a client method `(self, state, arrays, rng) -> (state, arrays)` as callable over the wire.
 
-    `releases` names the arrays that it returns, with what one row can change of each; `shows` says in plain words what
-    they show of the client's data ("its number of rows and its column sums"). A report lists these words, so they may
-    be empty only for a task that releases nothing.
+    `releases` names the arrays that it returns, with how much one row can change each; `shows` says in plain words what
+    they show of the client's data ("its number of rows and its column sums"). The report lists them, so they may be
+    empty only for a task that releases nothing.
     """
 
     def declare(method: F) -> F:
@@ -196,7 +195,7 @@ def task(*, releases: Mapping[str, Declared], shows: str) -> Callable[[F], F]:
         if releases and not shows.strip():
             raise ProtocolError(
                 f"Task {method.__name__!r} releases {', '.join(releases)}, but does not say what that shows. "
-                'Give the words for a report: @task(releases=…, shows="its number of rows").'
+                'Say it in words for the report: @task(releases=…, shows="its number of rows").'
             )
         setattr(method, _DECLARED, Task(method.__name__, method, dict(releases), shows))
         return method
@@ -225,7 +224,7 @@ def find_task(tasks: Mapping[str, Task], name: str) -> Task:
 
 
 def check_release(task: Task, arrays: Arrays) -> Arrays:
-    """Return the arrays if they are just those that the task declares, numeric and finite; else nothing leaves."""
+    """The arrays, if they are exactly those that the task declares, numeric and finite; otherwise nothing leaves."""
     if arrays.keys() != task.releases.keys():
         raise ProtocolError(f"Task {task.name!r} declares {sorted(task.releases)}, but returned {sorted(arrays)}.")
     for name, array in arrays.items():
@@ -239,5 +238,5 @@ def check_release(task: Task, arrays: Arrays) -> Arrays:
 
 
 def complete(ask: Ask) -> Round[Replies]:
-    """Ask, and have every client's answer: the sum over a subset answers another problem."""
+    """Ask, and wait for every client's answer: the sum over a subset answers another problem."""
     return (yield replace(ask, everyone=True))

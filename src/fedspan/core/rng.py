@@ -16,19 +16,19 @@ SERVER = "@server"  # the server's own name among the clients; client ids may no
 
 
 def rng_for(seed: int, round: int, exchange: int, client: str, purpose: str) -> np.random.Generator:
-    """The generator of one purpose at one place of one run."""
+    """The generator for one purpose at one place in a run."""
     key = blake2b(repr((round, exchange, client, purpose)).encode(), digest_size=16).digest()
     words = np.frombuffer(key, dtype="<u4").tolist()
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=words)))
 
 
 def secret_uniform(size: int) -> np.ndarray:
-    """Numbers in [0, 1) from the operating system, which nobody can repeat: for draws that must stay secret."""
+    """Uniform numbers in [0, 1) from the operating system, for draws that must stay secret: nobody can repeat them."""
     return (np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)) * 2.0**-53
 
 
 class Streams(NamedTuple):
-    """All streams of one place: ``streams("start")`` makes the generator when it is first needed (it costs 20 µs)."""
+    """All streams of one place: `streams("start")` makes a generator only when it is needed, because it costs 20 µs."""
 
     seed: int
     round: int

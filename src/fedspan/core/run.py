@@ -1,4 +1,4 @@
-"""The only loop over rounds. Everything that happens in a run happens here, or in what this calls."""
+"""The only loop over rounds: everything that happens in a run happens here, or in what this calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from fedspan._types import Array, Arrays
 from fedspan.channel.stage import Channel
-from fedspan.core.checkpoint import Checkpoint, field_values, in_c_order
+from fedspan.core.checkpoint import Checkpoint, field_values, to_c_order
 from fedspan.core.ledger import Exchange, Ledger, Note, RoundEnd, Started
 from fedspan.core.participation import Participation
 from fedspan.core.protection import Protection, SecureSums
@@ -44,6 +44,14 @@ class Engine(Protocol):
     ) -> Session: ...
 
 
+class RefusedExchange(InputError):
+    """A client says that its input is wrong, so the run ends. `event` says what the others sent before that."""
+
+    def __init__(self, why: str, event: Exchange) -> None:
+        super().__init__(why)
+        self.event = event
+
+
 @dataclass(frozen=True)
 class Info:
     """What a callback is told after every round."""
@@ -56,7 +64,7 @@ class Info:
 
 @dataclass(frozen=True)
 class Result(Generic[S]):
-    """How a run ended. `converged` is the algorithm's own word: its stopping rule was met."""
+    """How a run ended. `converged` says whether the algorithm's own stopping rule was met."""
 
     state: S
     rounds: int
@@ -87,34 +95,38 @@ def run(
 
     Parameters:
         algorithm: The server's half, which names its client's class.
-        engine: Who is there, and how to reach them: `InProcess(clients)`.
-        rounds: At most so many; the algorithm's own stopping rule may end the run earlier.
-        seed: Of all random streams. The same seed repeats the run to the bit.
+        engine: The clients, and how to reach them: `InProcess(clients)`.
+        rounds: The most rounds to run; the algorithm's own stopping rule may end the run earlier.
+        seed: The seed of all random streams. The same seed repeats the run to the bit.
         channel: What happens to arrays on both links; None: nothing.
         participation: How many clients are asked in a round; None: all.
         retries: How often clients that did not answer are asked again, if the round cannot go on without them. With
-            `privacy` a question is not repeated, because the answer may have left: what was lost stays lost.
-        min_clients: Go on without the others if at least so many answer; the algorithm is told who is missing (one that
-            needs every client's answer still does). None: all must.
-        secure: Secure aggregation: the server sees sums over the clients only.
-        checkpoint: Where each round is saved. A crash repeats at most one round (more if it is not saved every round).
-        ledger: Where to write what happens; None: a new one.
+            `privacy` no question is repeated, because the answer that was lost may have left its client.
+        min_clients: Go on if at least this many clients answer; None: all must. The algorithm is told who is missing;
+            where it needs every client's answer, all must answer nevertheless.
+        secure: Secure aggregation: the server sees only sums over the clients.
+        checkpoint: Where rounds are saved. A crash repeats the rounds since the last save, by default at most one.
+        ledger: Where to record what happens; None: a new ledger.
         callback: Called after every round with an `Info`.
-        about: What else names the run: a checkpoint that differs in it is refused.
+        about: What else identifies the run: a checkpoint that differs in it is refused.
         privacy: What may leave the clients, and with how much noise: a question that is not in it is not sent.
-        why: Why this algorithm was taken, as a phrase for the report.
+        why: Why this algorithm was chosen, as a phrase for the report.
     """
     channel, ledger = channel or Channel(), ledger if ledger is not None else Ledger()
     clients = tuple(engine.clients)
-    if min_clients is not None and not 1 <= min_clients <= len(clients):
-        raise InputError(f"min_clients must be from 1 to the {len(clients)} clients, but is {min_clients!r}.")
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+    if min_clients is not None and not (_is_whole(min_clients) and 1 <= min_clients <= len(clients)):
+        raise InputError(
+            f"min_clients must be a whole number from 1 to {len(clients)} (all clients), but is {min_clients!r}."
+        )
+    if not _is_whole(retries) or retries < 0:
         raise InputError(f"retries must be a whole number of at least 0, but is {retries!r}.")
     name = _name_run(algorithm, clients, channel, seed, secure, privacy, about or {})
     protection = Protection(privacy, secure, min_clients, retries) if privacy or secure else None
     session = engine.start(algorithm, channel, seed, protection)
     ledger.add(Started(type(algorithm).__name__, algorithm.family, _plain_options(algorithm), seed, why))
-    conductor = _Conductor(algorithm, session, ledger, privacy, 0 if privacy else retries, min_clients)
+    conductor = _Conductor(
+        algorithm, session, ledger, privacy, 0 if privacy else retries, min_clients, saves=checkpoint is not None
+    )
     try:
         saved: tuple[int, S, SessionSnapshot] | None = checkpoint.load(name, algorithm.State) if checkpoint else None
         if saved:
@@ -137,6 +149,11 @@ def run(
     return Result(state, done, algorithm.done(state), ledger, _known_metrics(algorithm, state))
 
 
+def _is_whole(value: int) -> bool:
+    """Whether the value is an integer, which a caller without a type checker may have got wrong."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _name_run(
     algorithm: Server[S],
     clients: tuple[str, ...],
@@ -146,7 +163,7 @@ def _name_run(
     privacy: Plan | None,
     about: Mapping[str, object],
 ) -> dict[str, object]:
-    """What a checkpoint must agree in, to belong to this run."""
+    """What must be the same in a checkpoint for it to belong to this run."""
     who = blake2b(repr(clients).encode(), digest_size=8).hexdigest()
     name: dict[str, object] = {
         "algorithm": repr(algorithm),
@@ -172,7 +189,7 @@ def _known_metrics(algorithm: Server[S], state: S) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Conductor(Generic[S]):
-    """Carries the questions of an algorithm to its clients, and sees that enough of them answer."""
+    """Carries the questions of an algorithm to its clients, and makes sure that enough of them answer."""
 
     algorithm: Server[S]
     session: Session
@@ -180,6 +197,7 @@ class _Conductor(Generic[S]):
     privacy: Plan | None
     retries: int
     min_clients: int | None
+    saves: bool  # whether the run has a checkpoint to resume from
 
     def drive(self, generator: Round[S], cohort: tuple[str, ...], number: int) -> S:
         """Carry the generator's questions to the cohort until it returns the new state."""
@@ -190,12 +208,12 @@ class _Conductor(Generic[S]):
                 replies, exchange = self._answer(ask, cohort, number, exchange)
                 ask = generator.send(replies)
         except StopIteration as stop:
-            state: S = in_c_order(stop.value)  # a round begins with what a checkpoint would hold
+            state: S = to_c_order(stop.value)  # as a checkpoint would give it back
         self.ledger.add(RoundEnd(number, time.perf_counter() - started, _known_metrics(self.algorithm, state)))
         return state
 
     def _answer(self, ask: Ask, cohort: tuple[str, ...], number: int, exchange: int) -> tuple[Replies, int]:
-        """Ask until enough clients have answered, those who are missing again; and the number of the next exchange."""
+        """Ask, and ask those who are missing again until enough have answered; also the number of the next exchange."""
         to = cohort if ask.to is None else ask.to
         least = self._least(ask, to)
         replies, event = self._exchange(ask, to, number, exchange)
@@ -209,11 +227,11 @@ class _Conductor(Generic[S]):
             replies = _join_replies(replies, more)
             exchange += 1
         if len(to) - len(replies.missing) < least:
-            raise _too_few(ask, replies, event, least, self.retries)
+            raise ClientError(f"{self._tell_missing(replies, event, least)} {self._tell_remedy(ask, to, least)}")
         return replies, exchange
 
     def _least(self, ask: Ask, to: tuple[str, ...]) -> int:
-        """How many of those who are asked must answer."""
+        """How many of the clients that are asked must answer."""
         if ask.everyone or self.min_clients is None:
             return len(to)
         if ask.optional:
@@ -225,12 +243,17 @@ class _Conductor(Generic[S]):
     ) -> tuple[Replies, Exchange]:
         """One question to some clients, within the plan, and in the ledger.
 
-        `like` is a sum over other clients to which theirs will be added: one that does not fit counts as missing.
+        `like` is the sum over other clients to which theirs will be added: one that does not fit counts as missing.
         """
         plan = self.privacy
         if plan:
             plan.check(ask.task, self.ledger.count(ask.task))
-        replies, event = self.session.exchange(ask, to, number, exchange)
+        try:
+            replies, event = self.session.exchange(ask, to, number, exchange)
+        except RefusedExchange as refused:
+            if plan is None and len(refused.event.missing) < len(to):
+                self.ledger.add(refused.event)
+            raise InputError(str(refused)) from None
         why = _find_misfit(replies.total, like or {})
         if why:
             failures = {**dict.fromkeys(to, why), **replies.failures}
@@ -244,6 +267,32 @@ class _Conductor(Generic[S]):
         releases = tasks_of(self.algorithm.client)[ask.task].releases
         each = {client: plan.to_numbers(ask.task, releases, arrays) for client, arrays in replies.each.items()}
         return replace(replies, each=each, total=plan.to_numbers(ask.task, releases, replies.total)), event
+
+    def _tell_missing(self, replies: Replies, event: Exchange, least: int) -> str:
+        if event.failures:
+            client, reason = next(iter(event.failures.items()))
+            why = f"client {client!r} failed: {reason}"
+        else:
+            why = f"no answer from {', '.join(map(repr, event.missing[:5]))}"
+        answered = len(replies.asked) - len(replies.missing)
+        needed = "1 client" if least == 1 else f"{least} clients"
+        tries = f" in {self.retries + 1} tries" if self.retries else ""
+        return (
+            f"{event.task!r} needs answers from {needed}, but {f'only {answered}' if answered else 'none'} answered in "
+            f"round {event.round}{tries} ({why})."
+        )
+
+    def _tell_remedy(self, ask: Ask, to: tuple[str, ...], least: int) -> str:
+        if self.privacy:
+            again = "start a new run with a privacy budget of its own (what has left is not asked for again)"
+        else:
+            again = "resume from the checkpoint" if self.saves else "run again"
+        other = ""
+        if ask.everyone:
+            other = ", or choose a method that can go on without some clients"
+        elif replace(self, min_clients=1)._least(ask, to) < least:
+            other = f", or {'set' if self.min_clients is None else 'lower'} min_clients to go on without them"
+        return f"Bring the missing clients back and {again}{other}."
 
 
 def _find_misfit(total: Arrays, like: Arrays) -> str | None:
@@ -263,23 +312,3 @@ def _join_replies(first: Replies, more: Replies) -> Replies:
     total = {k: first.total[k] + v if k in first.total else v for k, v in more.total.items()} or first.total
     each = {name: each[name] for name in first.asked if name in each}
     return Replies(first.asked, more.missing, each, total, more.failures)
-
-
-def _too_few(ask: Ask, replies: Replies, event: Exchange, least: int, retries: int) -> ClientError:
-    if event.failures:
-        client, reason = next(iter(event.failures.items()))
-        why = f"client {client!r} failed: {reason}"
-    else:
-        why = f"no answer from {', '.join(map(repr, event.missing[:5]))}"
-    answered = len(replies.asked) - len(replies.missing)
-    needed = "1 client" if least == 1 else f"{least} clients"
-    tries = f" in {retries + 1} tries" if retries else ""
-    hint = (
-        "or use a solver that can go on without some clients (fedpower with participation)"
-        if ask.everyone
-        else "or lower min_clients to go on without it"
-    )
-    return ClientError(
-        f"{event.task!r} needs answers from {needed}, but {f'only {answered}' if answered else 'none'} answered in "
-        f"round {event.round}{tries} ({why}). Bring the client back and resume from the checkpoint, {hint}."
-    )

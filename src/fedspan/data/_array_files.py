@@ -78,7 +78,7 @@ def _read_npz(path: Path, preparation: Preparation) -> ArrayTable:
     with np.load(path, allow_pickle=False) as arrays:
         for name in (preparation.id, preparation.label if preparation.label_everywhere else None):
             if name is not None and name not in arrays:
-                raise InputError(f"There is no array {name!r} in {path.name}. It has {', '.join(arrays.files[:10])}")
+                raise InputError(f"There is no array {name!r} in {path.name}. It has {', '.join(arrays.files[:10])}.")
         ids = arrays[preparation.id] if preparation.id is not None else None
         labels = arrays[preparation.label] if preparation.label is not None and preparation.label in arrays else None
         if "X_indptr" in arrays:
@@ -87,7 +87,7 @@ def _read_npz(path: Path, preparation: Preparation) -> ArrayTable:
         elif "X" in arrays:
             X = arrays["X"]
         else:
-            raise InputError(f"{path.name} must have an array named 'X', but it has {', '.join(arrays.files)}")
+            raise InputError(f"{path.name} must have an array named 'X', but it has {', '.join(arrays.files[:10])}.")
     for name, column in ((preparation.id, ids), (preparation.label, labels)):
         if column is not None and column.shape != X.shape[:1]:
             raise InputError(

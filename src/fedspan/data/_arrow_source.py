@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _TOGETHER = 100  # columns of a Parquet file that are read at once
-_SLICE = 1 << 24  # entries of a slice of a wider one: 128 MB
+_SLICE = 1 << 24  # entries of a slice of a wider file: 128 MB
 
 
 @runtime_checkable
@@ -89,18 +89,24 @@ class ArrowTableSource(ArrowSource):
         return iter(self.table.select(list(names)).to_batches(max_chunksize=step))
 
 
+def _require_pyarrow(path: Path) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise MissingExtraError(f"reading {path.suffix} files", "data") from None
+
+
 class ParquetFile(ArrowSource):
     """A Parquet file. Its columns are streamed page by page: about 2 MB for each column, however large it is.
 
-    Many columns would take much memory, so they are read some at a time, and only a slice of rows is kept; where a row
-    group has several slices, its pages are decoded again for each of them.
+    Many columns would take too much memory at once, so they are read some at a time, and only a slice of rows is kept;
+    where a row group has several slices, its pages are decoded again for each of them.
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            import pyarrow.parquet as pq
-        except ImportError:
-            raise MissingExtraError(f"reading {path.suffix} files", "data") from None
+        _require_pyarrow(path)
+        import pyarrow.parquet as pq
+
         self.path = path
         with explain_file_errors(path), pq.ParquetFile(path) as file:
             super().__init__(file.schema_arrow, file.metadata.num_rows)
@@ -137,10 +143,9 @@ class FeatherFile(ArrowSource):
     """An Arrow or Feather file: one of its record batches is in memory at a time."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            from pyarrow import ipc
-        except ImportError:
-            raise MissingExtraError(f"reading {path.suffix} files", "data") from None
+        _require_pyarrow(path)
+        from pyarrow import ipc
+
         self.path = path
         with explain_file_errors(path), ipc.open_file(path) as file:
             super().__init__(file.schema, None)

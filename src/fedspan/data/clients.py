@@ -51,7 +51,7 @@ def name_clients(clients: Mapping[str, Entry] | Sequence[Entry]) -> dict[str, En
 
 @contextmanager
 def blame_client(name: str) -> Iterator[None]:
-    """Begin whatever is wrong with a client's data with the client's name."""
+    """Put the client's name before whatever is wrong with its data."""
     try:
         yield
     except InputError as error:
@@ -82,6 +82,7 @@ def open_clients(
     rows = 0
 
     def open_each() -> Iterator[tuple[str, Columns]]:
+        """One after the other, so that a client that differs is refused before the next one is opened."""
         nonlocal rows
         room = _KEPT
         for name, source in sources:

@@ -26,9 +26,7 @@ class RemoteTable:
     n_features: int
     names: tuple[str, ...] | None = None
     rows: int = 0
-    labels: Mapping[Label, int | None] | None = (
-        None  # the classes, with the number of rows of each if the site tells it
-    )
+    labels: Mapping[Label, int | None] | None = None  # the classes, with the rows of each if the site tells it
     told: Mapping[str, object] = field(default_factory=dict)
     units: tuple[tuple[str, str], ...] = ()
     preparation: Preparation | None = None  # how its columns are made, if they are

@@ -34,7 +34,7 @@ class Source(ABC):
 
 
 def rows_per_batch(columns: int) -> int:
-    """How many rows a batch of so many columns has."""
+    """How many rows a batch has if it has this many columns."""
     return max(1, ENTRIES // max(1, columns))
 
 

@@ -21,7 +21,7 @@ from fedspan.data.sources import DataFrame, FrameSource, Source, explain_file_er
 from fedspan.errors import InputError
 from fedspan.numerics.operators import Matrix, RowBatches
 
-LARGE = 1 << 28  # bytes of float64 (256 MB): what is larger is read in batches, if the algorithm can do with that
+LARGE = 1 << 28  # bytes of float64 (256 MB): what is larger is read in batches, if the algorithm can do that
 
 _FILES_WITH_NAMES: dict[str, Callable[[Path], Source]] = {
     ".csv": CsvFile,

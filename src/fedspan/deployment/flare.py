@@ -92,21 +92,21 @@ class FlareTransport:
         self.proxies = {proxy.name: proxy for proxy in collab.clients}
 
     def describe(self, site: str, asked: str, timeout: float) -> str:
-        with _timeouts():
+        with _raise_timeouts():
             return str(self.proxies[site](timeout=timeout).describe(asked))
 
     def open(self, site: str, start: str, timeout: float) -> str:
-        with _timeouts():
+        with _raise_timeouts():
             return str(self.proxies[site](timeout=timeout).open(start))
 
     def exchange(self, site: str, blob: bytes, kept: int, timeout: float) -> bytes | str:
-        with _timeouts():
+        with _raise_timeouts():
             return _from_blob(self.proxies[site](timeout=timeout).exchange(_to_blob(blob), kept))
 
 
 @contextmanager
-def _timeouts() -> Iterator[None]:
-    """FLARE says in words that a call took too long."""
+def _raise_timeouts() -> Iterator[None]:
+    """Raise a TimeoutError where FLARE says in words that a call took too long."""
     try:
         yield
     except CollabCallError as error:

@@ -23,7 +23,7 @@ CLASSES = [
     "nvflare.collab.runtime.executor.CollabExecutor",
     "fedspan.deployment.flare.FlareServer",
     "fedspan.deployment.flare.FlareClient",
-    "fedspan.engines.flare.FlareServer",  # where the two were until version 0.1: jobs of an older server name them
+    "fedspan.engines.flare.FlareServer",  # their places in version 0.1, so that a site can go back to it
     "fedspan.engines.flare.FlareClient",
 ]
 _STREAMERS = ("nvflare.app_common.logging.job_log_streamer.JobLogStreamer",)  # added to every job by FLARE itself
@@ -200,7 +200,7 @@ def policy_file(
         "",
         "[require]",
         f"secure = {say(secure)}  # secure sums only: the server sees no site's own numbers",
-        f"others = {others}       # so many other sites at least in every secure sum",
+        f"others = {others}       # at least this many other sites in every secure sum",
     ]
     for key, value in (("row_norm", row_norm), ("epsilon", epsilon), ("delta", delta)):
         meaning = {"row_norm": "rows are shortened to it", "epsilon": "over all runs", "delta": "over all runs"}[key]

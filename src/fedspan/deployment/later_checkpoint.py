@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class LaterCheckpoint(Checkpoint):
-    """Saves behind the back of the run: a state is never changed, only replaced."""
+    """Saves while the run goes on, which is safe because a state is never changed, only replaced."""
 
     def __init__(self, folder: Path, every: int = 1) -> None:
         super().__init__(folder, every)
@@ -33,7 +33,7 @@ class LaterCheckpoint(Checkpoint):
         return super().load(run, state)
 
     def settle(self) -> None:
-        """Until the last one is on disk; if that failed, the run fails."""
+        """Wait until the last checkpoint is on disk; if writing it failed, the run fails."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()

@@ -28,7 +28,7 @@ _READY = 120.0  # seconds
 
 
 def provision(project: Path, into: Path) -> Path:
-    """Make the kits of a project file by `nvflare provision`, which makes the keys; the folder that holds them."""
+    """Make the kits of a project file by `nvflare provision`, which makes the keys; returns their folder."""
     tool = Path(sys.executable).with_name("nvflare")
     if not tool.exists():
         raise MissingExtraError("Making the kits of a federation", "flare")
@@ -40,8 +40,8 @@ def provision(project: Path, into: Path) -> Path:
     return kits[-1]
 
 
-def free_ports() -> int:
-    """A port of which the next one is free too."""
+def find_free_ports() -> int:
+    """A free port; the next one is free, too."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
@@ -53,7 +53,8 @@ def free_ports() -> int:
             return port
 
 
-def listening(port: int) -> bool:
+def is_listening(port: int) -> bool:
+    """Whether somebody on this machine listens there."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -105,11 +106,11 @@ def _is_one_word(path: Path) -> bool:
 
 
 def end_kit(kit: Path, process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
-    """End a kit's process and those of its jobs: asked to, and killed if they are there after `patience` seconds."""
+    """Ask a kit's process and those of its jobs to end; kill those that are still there after `patience` seconds."""
     for pid in pids_of(kit, process):
         _kill(pid, signal.SIGTERM)
     end = time.monotonic() + patience
-    while time.monotonic() < end and (process.poll() is None or _of_kit(kit)):
+    while time.monotonic() < end and (process.poll() is None or _find_pids(kit)):
         time.sleep(0.1)
     for pid in pids_of(kit, process):
         _kill(pid)
@@ -121,7 +122,7 @@ class LocalFederation:
 
     def __init__(self, folder: Path, sites: Sequence[str], *, port: int | None = None, **environment: str) -> None:
         self.folder, self.sites = folder, list(sites)
-        self.port = port or free_ports()
+        self.port = port or find_free_ports()
         self.environment = environment
         folder.mkdir(parents=True, exist_ok=True)
         project = folder / "project.yml"
@@ -154,9 +155,9 @@ class LocalFederation:
         return self
 
     def wait_for(self, sites: Sequence[str], timeout: float = _READY) -> None:
-        """Until the server listens and those sites are connected to it."""
+        """Wait until the server listens and those sites are connected to it."""
         end = time.monotonic() + timeout
-        while not (listening(self.port) and listening(self.port + 1)):
+        while not (is_listening(self.port) and is_listening(self.port + 1)):
             self._check(end, "server")
         found: list[str] = []
         while not set(sites) <= set(found):
@@ -202,7 +203,7 @@ class LocalFederation:
 def pids_of(kit: Path, process: subprocess.Popen[bytes]) -> list[int]:
     """The process that was started first, unless it ended, then those of its jobs."""
     own = [process.pid] if process.poll() is None else []
-    return own + [pid for pid in _of_kit(kit) if pid != process.pid]
+    return own + [pid for pid in _find_pids(kit) if pid != process.pid]
 
 
 def _kill(pid: int, number: int = signal.SIGKILL) -> None:
@@ -210,7 +211,7 @@ def _kill(pid: int, number: int = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
-def _of_kit(kit: Path) -> list[int]:
+def _find_pids(kit: Path) -> list[int]:
     """The processes that were started with that kit as their workspace; a job's are in sessions of their own."""
     found = []
     for entry in Path("/proc").iterdir():

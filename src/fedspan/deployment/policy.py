@@ -53,7 +53,7 @@ class Policy:
     rows: bool = True  # whether the site says how many rows it has
     names: bool = True  # whether it says what its columns are called
     secure: bool = True  # secure sums only
-    others: int = 2  # so many other sites at least in a secure sum
+    others: int = 2  # at least this many other sites in a secure sum
     row_norm: float | None = None
     epsilon: float | None = None  # over all runs, with `delta`; None: runs without noise are accepted
     delta: float | None = None
@@ -158,7 +158,7 @@ class Policy:
                 "This site's file and its budget differ in epsilon or delta. Its administrator must grant the budget "
                 "again, with: fedspan site init --replace"
             )
-        budget.affords(
+        budget.check_affordable(
             (name, plan.multiplier(name), plan.sampled[name], max(0, n - released.get(name, 0)))
             for name, n in plan.limits.items()
         )

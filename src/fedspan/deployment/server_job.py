@@ -103,7 +103,7 @@ class RunRequest:
         return request
 
     def choose_secure(self, sites: int) -> Secure | None:
-        """The secure sums that are requested, or that are the default among so many sites."""
+        """The secure sums that are requested, or that are the default with this many sites."""
         if self.secure is None:
             return Secure() if self.sums and sites >= 3 else None
         requested = build(SecureRequest, self.secure)
@@ -196,7 +196,15 @@ class ServerJob:
         if not views:  # what views have is their own
             names = {site: site for site in self.sites}
             private = bool(request.privacy)
-            preparation = agree(names, preparation, private=private, secure=secure, engine=engine, ledger=ledger)
+            preparation = agree(
+                names,
+                preparation,
+                private=private,
+                secure=secure,
+                engine=engine,
+                ledger=ledger,
+                retries=request.retries,
+            )
             engine.where = {**engine.where, "preparation": asdict(preparation)}
         tables = handshake(
             self.transport,

@@ -35,7 +35,7 @@ from fedspan.engines.site import Site, explain
 from fedspan.engines.start import StartMessage, TableRequest, preparation_from
 from fedspan.engines.transport import Refusal
 from fedspan.errors import CheckpointError, InputError, ProtocolError
-from fedspan.estimators.prepare import alone
+from fedspan.estimators.prepare import settle_each
 from fedspan.privacy.budget import Budget
 from fedspan.privacy.guard import Guard
 from fedspan.secure.masking import Party
@@ -87,7 +87,7 @@ class SiteService:
             "secure": policy.secure,
             "others": policy.others,
             "n_features": int(table.X.shape[1]),
-            "digest": schema_digest(names, int(table.X.shape[1]), dict(table.units)),
+            "digest": digest_schema(names, int(table.X.shape[1]), dict(table.units)),
             "units": dict(table.units) if policy.names else {},
             "names": names if policy.names else None,
             "rows": int(table.X.shape[0]) if policy.rows else 0,
@@ -105,7 +105,7 @@ class SiteService:
         saved = None if start.after is None else memory.recall(start.after)
         budget = policy.check(start, self.name, saved.released if saved else None)
         table = policy.find_table(start.table)
-        self.open_run = _Run(self.name, start, lambda: client_data(table, start), budget, memory, saved)
+        self.open_run = _Run(self.name, start, lambda: open_client_data(table, start), budget, memory, saved)
         _LOG.info("opened run %s part %d: %r", start.run, start.part, start.algorithm)
         return json.dumps({"opened": start.run})
 
@@ -168,15 +168,12 @@ class _Run:
         saved: SiteSnapshot | None,
     ) -> None:
         algorithm, plan = start.algorithm, start.plan
-        options = algorithm.client_options() | ({"row_norm": plan.row_norm} if plan else {})
-
-        def make() -> AnyClient:
-            return algorithm.client(open_data(), **options)  # type: ignore[call-arg]
-
+        self.kind, self.open_data = algorithm.client, open_data
+        self.options = algorithm.client_options() | ({"row_norm": plan.row_norm} if plan else {})
         self.asks, self.memory = algorithm.asks(), memory
         guard = Guard(plan, budget) if plan else None
         vault = Party(name, start.threshold) if start.threshold else None
-        self.site = Site(name, algorithm.client, make, start.channel, start.seed, guard, vault)
+        self.site = Site(name, self.kind, start.channel, start.seed, guard, vault)
         self.client: AnyClient | None = None
         self.kept: object = None  # the state that was written down last
         if saved is not None:
@@ -190,7 +187,7 @@ class _Run:
                 f"This algorithm does not ask for {message.task!r}, only for {', '.join(sorted(self.asks))}."
             )
         if self.client is None:
-            self.client = self.site.open()
+            self.client = self.kind(self.open_data(), **self.options)  # type: ignore[call-arg]
         reply, site = self.site.handle(message, self.client), self.site
         linked = any(x is not None for x in (site.up, site.down, site.guard))  # they change with every answer
         if site.started and (linked or site.state is not self.kept):
@@ -203,11 +200,11 @@ def open_site_table(table: SiteTable, asked: TableRequest, *, in_batches: bool =
     """The site's table as a job may see it. Views settle by themselves what concerns their own columns."""
     draft = table.limit(preparation_from(asked.get("preparation")))
     if asked.get("alone") and not draft.trivial:
-        draft = alone({"here": table.path}, draft, strict=False)["here"]
+        draft = settle_each({"here": table.path}, draft, strict=False)["here"]
     return open_table(table.path, draft, in_batches)
 
 
-def client_data(table: SiteTable, start: StartMessage) -> object:
+def open_client_data(table: SiteTable, start: StartMessage) -> object:
     """What the algorithm's client is made of."""
     asked, needs = start.table, start.algorithm.client.needs
     if needs == "survey":
@@ -246,7 +243,7 @@ def _find_network(table: SiteTable) -> Any:
     return vars(import_module(module))[function]
 
 
-def schema_digest(names: list[str] | None, n_features: int, units: Mapping[str, str]) -> str:
+def digest_schema(names: list[str] | None, n_features: int, units: Mapping[str, str]) -> str:
     """One digest of the columns' names, their order and their units."""
     return blake2b(json.dumps([names, n_features, sorted(units.items())]).encode(), digest_size=16).hexdigest()
 

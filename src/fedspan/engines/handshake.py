@@ -1,4 +1,4 @@
-"""Before a federation learns: what each site says of its table, and whether all of them mean the same columns."""
+"""Before a federation learns: what each site says of its table, and whether all of them have the same columns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def handshake(
     timeout: float,
     same_columns: bool = True,
 ) -> dict[str, RemoteTable]:
-    """What each site says of its table, if all of them mean the same columns (`same_columns`: views do not)."""
+    """What each site says of its table. With `same_columns`, which views do not have, sites that differ are refused."""
     with ThreadPoolExecutor(max_workers=len(sites)) as pool:
         text = json.dumps(asked)
         futures = {site: pool.submit(transport.describe, site, text, timeout) for site in sorted(sites)}
@@ -58,7 +58,7 @@ def handshake(
     for site, description in descriptions.items():
         if same_columns and description["digest"] != descriptions[first]["digest"]:
             raise InputError(_explain_difference(first, descriptions[first], site, description))
-    return {site: _table_of(description) for site, description in descriptions.items()}
+    return {site: _to_table(description) for site, description in descriptions.items()}
 
 
 def _parse_description(site: str, future: Future[str], timeout: float) -> Description:
@@ -76,7 +76,7 @@ def _parse_description(site: str, future: Future[str], timeout: float) -> Descri
         raise ClientError(f"Site {site!r} must describe its table, but sent something else: {error}") from None
 
 
-def _table_of(description: Description) -> RemoteTable:
+def _to_table(description: Description) -> RemoteTable:
     labels: dict[str | int | float | bool, int | None] | None = None
     if classes := description.get("labels"):
         counts: Sequence[int | None] = description.get("counts") or [None] * len(classes)

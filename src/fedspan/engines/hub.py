@@ -10,7 +10,7 @@ from fedspan._types import Array, Arrays
 from fedspan.channel.link import Receiver, Sender
 from fedspan.channel.stage import Channel, State
 from fedspan.channel.wire import Message
-from fedspan.core.checkpoint import in_c_order
+from fedspan.core.checkpoint import to_c_order
 from fedspan.core.protocol import Ask, Replies, Sum
 from fedspan.core.rng import SERVER, Streams
 from fedspan.core.snapshot import HubSnapshot
@@ -28,7 +28,7 @@ class Hub:
 
     def address(self, ask: Ask, cohort: Iterable[str], round: int, exchange: int) -> Iterator[tuple[str, Message]]:
         """The encoded message to each client. Clients that stand at the same memory get the same arrays, coded once."""
-        plain = Message(ask.task, round, exchange, in_c_order(ask.arrays))  # as the wire would give them
+        plain = Message(ask.task, round, exchange, to_c_order(ask.arrays))  # as the wire would give them
         rng = Streams(self.seed, round, exchange, SERVER)
         coded: dict[int, tuple[Arrays, State]] = {}
         for client in cohort:
@@ -46,13 +46,13 @@ class Hub:
                     coded[key] = self.channel.down.encode(plain.arrays, sender.memory, rng)
                 message = sender.stamp(message, *coded[key])
             if client in ask.privately:
-                message = message._replace(arrays={**message.arrays, **in_c_order(ask.privately[client])})
+                message = message._replace(arrays={**message.arrays, **to_c_order(ask.privately[client])})
             yield client, message
 
     def receive(self, client: str, message: Message) -> Arrays:
         """The arrays of a client's reply; its arrival also acknowledges what was sent to it."""
         if client in self.down:
-            self.down[client].acknowledged(message.ack)
+            self.down[client].commit(message.ack)
         return self.up[client].decode(message) if client in self.up else message.arrays
 
     def snapshot(self) -> HubSnapshot:
@@ -86,19 +86,20 @@ class Collector:
         """One client's reply; None if it did not come, and why if that is known."""
         if arrays is None:
             self.missing.append(client)
-            self.failures |= {client: failure} if failure else {}
+            if failure:
+                self.failures[client] = failure
         elif isinstance(self.ask.want, Sum):
-            self._sum(client, arrays, self.ask.want.names)
+            self._add_to_sums(client, arrays, self.ask.want.names)
         else:
             self.each[client] = arrays
 
-    def _sum(self, client: str, arrays: Arrays, names: tuple[str, ...]) -> None:
+    def _add_to_sums(self, client: str, arrays: Arrays, names: tuple[str, ...]) -> None:
         for name in names:
             if name not in arrays:
                 raise ProtocolError(f"The reply of client {client!r} to {self.ask.task!r} does not contain {name!r}.")
             if name not in self.total:
-                kept = arrays[name].dtype.kind == "f" or arrays[name].dtype == np.uint64  # masked: modulo 2^64
-                wide = arrays[name].dtype if kept else np.int64  # small integers would wrap
+                stays = arrays[name].dtype.kind == "f" or arrays[name].dtype == np.uint64  # masked: modulo 2^64
+                wide = arrays[name].dtype if stays else np.int64  # small integers would wrap
                 self.total[name] = np.array(arrays[name], dtype=wide)
             elif self.total[name].shape != arrays[name].shape:
                 raise ProtocolError(

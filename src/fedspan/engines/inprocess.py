@@ -1,7 +1,7 @@
 """All clients in this process: for a laptop, for tests, for research. The same `Hub` and `Site` as in a federation.
 
 Clients are opened when they are first asked and closed again when too many are open. A thread pool runs them, in
-pieces of the cohort; BLAS threads are held so that both together use the cores once.
+pieces of the cohort; BLAS is limited so that its threads and those of the pool together use each core once.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -27,18 +26,18 @@ from fedspan.core.protocol import AnyClient, AnyServer, Ask, Replies, tasks_of
 from fedspan.core.rng import rng_for
 from fedspan.core.run import Session
 from fedspan.core.snapshot import SessionSnapshot
-from fedspan.data.clients import name_clients
+from fedspan.data.clients import blame_client, name_clients
 from fedspan.engines.hub import Collector, Hub
 from fedspan.engines.site import Site, explain
 from fedspan.engines.transcript import Transcript
 from fedspan.errors import InputError
 from fedspan.privacy.guard import Guard
 from fedspan.secure.masking import Party
-from fedspan.secure.session import SecureSession, threshold
+from fedspan.secure.session import SecureSession, find_threshold
 
 
-def cores() -> int:
-    """The cores that this process may use."""
+def count_cores() -> int:
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -83,19 +82,16 @@ class InProcess:
         transcript: str | os.PathLike[str] | None = None,
     ) -> None:
         self.data = dict(sorted(name_clients(clients).items()))
-        self.threads = cores() if threads is None else threads
+        self.clients: Sequence[str] = tuple(self.data)
+        self.threads = count_cores() if threads is None else threads
         self.max_open, self.faults, self.wire, self.transcript = max_open, faults, wire, transcript
         if self.threads < 1 or max_open < 1:
             raise InputError(f"threads and max_open must be at least 1, but are {threads!r} and {max_open!r}.")
 
-    @property
-    def clients(self) -> Sequence[str]:
-        return tuple(self.data)
-
     def start(self, server: AnyServer, channel: Channel, seed: int, protection: Protection | None = None) -> Session:
         if protection is None or protection.secure is None:
             return _Session(self, server, channel, seed, protection)
-        t = threshold(protection.secure, channel, len(self.data), protection.min_clients)
+        t = find_threshold(protection.secure, channel, len(self.data), protection.min_clients)
         inner = _Session(self, server, channel, seed, protection, t)
         public = [name for name, task in tasks_of(server.client).items() if task.public]
         return SecureSession(inner, t, protection.min_clients or len(self.data), public, protection.retries)
@@ -111,27 +107,14 @@ class _Session:
         protection: Protection | None = None,
         threshold: int | None = None,
     ) -> None:
-        self.engine, self.seed = engine, seed
+        self.engine, self.kind, self.channel = engine, server.client, channel
+        self.seed, self.threshold = seed, threshold
         self.hub = Hub(channel, seed)
-        options = server.client_options()
-        plan = protection.plan if protection else None
+        self.options = server.client_options()
+        self.plan = plan = protection.plan if protection else None
         if plan:
-            options = {**options, "row_norm": plan.row_norm}  # the client's own door bounds its rows
-        budgets = {name: plan.budget(name) for name in engine.data} if plan else {}
-
-        def open_client(name: str) -> AnyClient:
-            data = engine.data[name]
-            try:
-                return server.client(data() if callable(data) else data, **options)  # type: ignore[call-arg]
-            except InputError as error:
-                raise type(error)(f"client {name!r}: {error}") from error
-
-        def site(name: str) -> Site:
-            guard = Guard(plan, budgets[name]) if plan else None
-            vault = Party(name, threshold) if threshold else None
-            return Site(name, server.client, partial(open_client, name), channel, seed, guard, vault)
-
-        self._site: Callable[[str], Site] = site
+            self.options = {**self.options, "row_norm": plan.row_norm}  # the client's own door bounds its rows
+        self.budgets = {name: plan.budget(name) for name in engine.data} if plan else {}
         self.sites: dict[str, Site] = {}
         self.opened: OrderedDict[str, AnyClient] = OrderedDict()
         self.lock = Lock()
@@ -153,7 +136,7 @@ class _Session:
         workers = min(self.engine.threads, len(cohort))
         share = min(self.most, max(1, self.engine.threads // max(workers, 1)))  # never more than the user allows BLAS
         with self.blas.limit(limits=share, user_api="blas"):
-            for answer in self._answers(messages, len(cohort)):
+            for answer in self._ask_all(messages, len(cohort)):
                 collector.add(answer.client, answer.arrays, answer.failure)
                 answers.append(answer._replace(arrays=None))
         self.tiny = sum(a.seconds for a in answers) < 3e-4 * len(answers)  # changes who computes, not what
@@ -170,10 +153,10 @@ class _Session:
         )
         return collector.replies(), event
 
-    def _answers(self, messages: Iterator[tuple[str, wire.Message]], count: int) -> Iterator[_Answer]:
+    def _ask_all(self, messages: Iterator[tuple[str, wire.Message]], count: int) -> Iterator[_Answer]:
         """The answers in the order of the messages; pieces run ahead in the pool, but not far ahead (memory)."""
         if self.pool is None or count == 1 or self.tiny:
-            yield from (self._answer(*pair) for pair in messages)
+            yield from (self._ask(*pair) for pair in messages)
             return
         size = max(1, min(64, count // (4 * self.engine.threads)))
         ahead: deque[Future[list[_Answer]]] = deque()
@@ -181,22 +164,22 @@ class _Session:
         for pair in messages:
             piece.append(pair)
             if len(piece) == size:
-                ahead.append(self.pool.submit(self._piece, piece))
+                ahead.append(self.pool.submit(self._ask_piece, piece))
                 piece = []
             if len(ahead) > 2 * self.engine.threads:
                 yield from ahead.popleft().result()
         if piece:
-            ahead.append(self.pool.submit(self._piece, piece))
+            ahead.append(self.pool.submit(self._ask_piece, piece))
         while ahead:
             yield from ahead.popleft().result()
 
-    def _piece(self, pairs: list[tuple[str, wire.Message]]) -> list[_Answer]:
-        return [self._answer(*pair) for pair in pairs]
+    def _ask_piece(self, pairs: list[tuple[str, wire.Message]]) -> list[_Answer]:
+        return [self._ask(*pair) for pair in pairs]
 
-    def _answer(self, client: str, message: wire.Message) -> _Answer:
+    def _ask(self, client: str, message: wire.Message) -> _Answer:
         """One client's part of an exchange: out, the task, and back."""
         started, down, up = time.perf_counter(), wire.size(message), 0
-        heard, answered = self._fate(client, message)
+        heard, answered = self._draw_fate(client, message)
         if self.transcript is not None:
             self.transcript.record_down(client, message)
         if not heard:
@@ -204,7 +187,7 @@ class _Session:
         try:
             if self.engine.wire:
                 message = wire.decode(wire.encode(message))
-            reply = self._open(client)(message)
+            reply = self._handle(client, message)
             up = wire.size(reply)  # it is sent, whether or not it arrives or decodes
             if self.transcript is not None:
                 self.transcript.record_up(client, reply)
@@ -217,22 +200,30 @@ class _Session:
             return _Answer(client, None, down, up, time.perf_counter() - started, explain(error))
         return _Answer(client, arrays, down, up, time.perf_counter() - started, None)
 
-    def _open(self, name: str) -> Callable[[wire.Message], wire.Message]:
+    def _handle(self, name: str, message: wire.Message) -> wire.Message:
+        """Let a client answer. One that is not open is opened with its data, and the one used longest ago is closed."""
         with self.lock:
             if name not in self.sites:
-                self.sites[name] = self._site(name)
+                self.sites[name] = self._make_site(name)
             site, client = self.sites[name], self.opened.get(name)
             if client is not None:
                 self.opened.move_to_end(name)
         if client is None:
-            client = site.open()
+            data = self.engine.data[name]
+            with blame_client(name):
+                client = self.kind(data() if callable(data) else data, **self.options)  # type: ignore[call-arg]
             with self.lock:
                 self.opened[name] = client
                 if len(self.opened) > self.engine.max_open:
                     self.opened.popitem(last=False)
-        return partial(site.handle, client=client)
+        return site.handle(message, client)
 
-    def _fate(self, client: str, message: wire.Message) -> tuple[bool, bool]:
+    def _make_site(self, name: str) -> Site:
+        guard = Guard(self.plan, self.budgets[name]) if self.plan else None
+        vault = Party(name, self.threshold) if self.threshold else None
+        return Site(name, self.kind, self.channel, self.seed, guard, vault)
+
+    def _draw_fate(self, client: str, message: wire.Message) -> tuple[bool, bool]:
         """Whether the client hears the request, and whether its answer arrives."""
         faults = self.engine.faults
         if faults is None:
@@ -254,5 +245,5 @@ class _Session:
     def restore(self, saved: SessionSnapshot, after: int) -> None:
         self.hub.restore(saved.hub)
         for name, memory in saved.sites.items():
-            self.sites[name] = self._site(name)
+            self.sites[name] = self._make_site(name)
             self.sites[name].restore(memory)

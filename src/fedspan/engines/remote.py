@@ -1,7 +1,7 @@
 """The server's end of a federation, whatever carries the messages: the same `Hub` as in one process, and what only a
 network brings: sites that are slow, that die, and that answer nonsense.
 
-A site that did not answer in time is asked on, but not waited for while others answer, until it answers again.
+A site that did not answer in time is still asked, but not waited for while others answer, until it answers again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedspan.channel.stage import Channel
 from fedspan.core.ledger import Exchange
 from fedspan.core.protection import Protection
 from fedspan.core.protocol import AnyServer, Ask, Replies, Sum, tasks_of
-from fedspan.core.run import RETRIES, Session
+from fedspan.core.run import RETRIES, RefusedExchange, Session
 from fedspan.core.snapshot import SessionSnapshot
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.engines.hub import Collector, Hub
@@ -29,13 +29,13 @@ from fedspan.engines.site import explain
 from fedspan.engines.start import StartMessage, TableRequest
 from fedspan.engines.transport import Transport, read_answer
 from fedspan.errors import FedspanError, InputError, ProtocolError
-from fedspan.secure.session import SecureSession, threshold
+from fedspan.secure.session import SecureSession, find_threshold
 
 GRACE = 0.05  # seconds that a site on probation is waited for when the others have answered
 
 
 class RemoteEngine:
-    """An engine over sites. `tables` are what they said of their data; `where` is which table a job asks for."""
+    """An engine over sites. `tables` are what they said of their data; `where` says which table a job asks for."""
 
     def __init__(self, transport: Transport, sites: Sequence[str], run: str, *, timeout: float = 60.0) -> None:
         self.transport, self.sites, self.run, self.timeout = transport, tuple(sorted(sites)), run, timeout
@@ -58,7 +58,7 @@ class RemoteEngine:
     def start(self, server: AnyServer, channel: Channel, seed: int, protection: Protection | None = None) -> Session:
         plan, secure = (protection.plan, protection.secure) if protection else (None, None)
         least = protection.min_clients if protection else None
-        t = threshold(secure, channel, len(self.sites), least) if secure else None
+        t = find_threshold(secure, channel, len(self.sites), least) if secure else None
         message = StartMessage(self.run, self.parts, server, channel, seed, self.sites, plan, t, self.where)
         self.parts += 1
         inner = RemoteSession(self, message)
@@ -129,15 +129,7 @@ class RemoteSession:
         self.round = round
         bytes_down, futures = self._send(ask, cohort, round, exchange)
         self._wait(futures)
-        replies = {client: self._reply(client, futures.get(client), ask, (round, exchange)) for client in cohort}
-        for client, reply in replies.items():
-            if reply.wrong:
-                raise InputError(reply.wrong if repr(client) in reply.wrong else f"client {client!r}: {reply.wrong}")
-        if isinstance(ask.want, Sum):
-            replies = check_same_layout(replies, ask.want.names)
-        collector = Collector(ask, cohort)
-        for client, reply in replies.items():
-            collector.add(client, reply.arrays, reply.failure)
+        replies = {client: self._read_reply(client, futures.get(client), ask, (round, exchange)) for client in cohort}
         event = Exchange(
             round,
             exchange,
@@ -146,15 +138,23 @@ class RemoteSession:
             bytes_down=tuple(bytes_down[client] for client in cohort),
             bytes_up=tuple(replies[client].bytes_up for client in cohort),
             seconds=tuple(replies[client].seconds for client in cohort),
-            missing=tuple(collector.missing),
-            failures=collector.failures,
         )
-        return collector.replies(), event
+        for client, reply in replies.items():
+            if reply.wrong:
+                why = reply.wrong if repr(client) in reply.wrong else f"client {client!r}: {reply.wrong}"
+                silent = tuple(client for client, reply in replies.items() if reply.arrays is None)
+                raise RefusedExchange(why, replace(event, missing=silent))
+        if isinstance(ask.want, Sum):
+            replies = _check_same_layout(replies, ask.want.names)
+        collector = Collector(ask, cohort)
+        for client, reply in replies.items():
+            collector.add(client, reply.arrays, reply.failure)
+        return collector.replies(), replace(event, missing=tuple(collector.missing), failures=collector.failures)
 
     def _send(
         self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int
     ) -> tuple[dict[str, int], dict[str, Future[_SiteAnswer]]]:
-        """Put the question to all of the cohort who are not still at work; and how many bytes it has for each."""
+        """Send the question to all who are not still at work; returns its bytes for each, and the answers to come."""
         engine, encoder = self.engine, _Encoder()
         sizes: dict[str, int] = {}
         futures: dict[str, Future[_SiteAnswer]] = {}
@@ -178,7 +178,7 @@ class RemoteSession:
         return _SiteAnswer(content, time.perf_counter() - started)
 
     def _wait(self, futures: Mapping[str, Future[_SiteAnswer]]) -> None:
-        """Until all have answered or the time is up; those who were late before only if nobody else is asked."""
+        """Wait until all have answered or time is up; for those who were late before, only if no others are asked."""
         engine, end = self.engine, time.monotonic() + self.engine.timeout
         trusted = [future for client, future in futures.items() if client not in engine.away]
         wait(trusted or futures.values(), timeout=engine.timeout)
@@ -186,13 +186,13 @@ class RemoteSession:
         if trusted and rest:
             wait(rest, timeout=min(GRACE, max(0.0, end - time.monotonic())))
 
-    def _reply(self, client: str, future: Future[_SiteAnswer] | None, ask: Ask, place: tuple[int, int]) -> _Reply:
+    def _read_reply(self, client: str, future: Future[_SiteAnswer] | None, ask: Ask, place: tuple[int, int]) -> _Reply:
         """What became of one question."""
         engine = self.engine
         late = f"did not answer within {engine.timeout:g} s; see run.timeout"
         if future is None or not future.done():
             engine.away.add(client)
-            state = f"still works on the question before, and {late}" if future is None else late
+            state = f"is still at work on an earlier question, and {late}" if future is None else late
             return _Reply(None, 0, engine.timeout, state)
         try:
             content, seconds = future.result()
@@ -208,7 +208,7 @@ class RemoteSession:
             return _Reply(None, 0, 0.0, f"could not be asked ({explain(error)})")
         engine.away.discard(client)
         if isinstance(content, str):
-            return _refused(content, client, seconds)
+            return _read_refusal(content, client, seconds)
         size = len(content) if isinstance(content, bytes) else 0
         try:
             if not isinstance(content, bytes):
@@ -250,7 +250,7 @@ def _check_place(message: wire.Message, task: str, place: tuple[int, int]) -> No
         )
 
 
-def _refused(content: str, client: str, seconds: float) -> _Reply:
+def _read_refusal(content: str, client: str, seconds: float) -> _Reply:
     """What a site said instead of a reply."""
     try:
         read_answer(content, client)
@@ -261,7 +261,7 @@ def _refused(content: str, client: str, seconds: float) -> _Reply:
     return _Reply(None, len(content), seconds, "sent text in place of a reply")
 
 
-def check_same_layout(replies: dict[str, _Reply], names: Sequence[str]) -> dict[str, _Reply]:
+def _check_same_layout(replies: dict[str, _Reply], names: Sequence[str]) -> dict[str, _Reply]:
     """The replies whose arrays have the shapes that most have; one that differs counts as a failure of that site."""
     layouts = {
         client: tuple((reply.arrays[name].shape, reply.arrays[name].dtype.kind) for name in names)
@@ -275,11 +275,11 @@ def check_same_layout(replies: dict[str, _Reply], names: Sequence[str]) -> dict[
     checked = dict(replies)
     for client, layout in layouts.items():
         if layout != usual:
-            why = f"its arrays have the shapes {_shapes(layout)}, but those of most sites have {_shapes(usual)}"
+            why = f"its arrays have the shapes {_format(layout)}, but those of most sites have {_format(usual)}"
             checked[client] = replies[client]._replace(arrays=None, failure=why)
     return checked
 
 
-def _shapes(layout: tuple[tuple[tuple[int, ...], str], ...]) -> str:
+def _format(layout: tuple[tuple[tuple[int, ...], str], ...]) -> str:
     kinds = {"f": "floating point", "i": "integers", "u": "unsigned integers", "b": "truth values"}
     return ", ".join(f"{shape} of {kinds[kind]}" for shape, kind in layout)

@@ -86,7 +86,7 @@ class Transcript:
         try:
             if self._sitting is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                self._sitting = max((key.sitting for key in self._keys()), default=-1) + 1
+                self._sitting = max((key.sitting for key, _ in self._list_messages()), default=-1) + 1
             key = _Key(self._sitting, message.round, message.exchange, client)
             if len(quote(client, safe="")) > _LONGEST:
                 raise InputError(
@@ -105,14 +105,14 @@ class Transcript:
         `channel` must be that of the run: what it remembers from message to message is followed here as well. Where
         a run was resumed, the memories are those of the round from which it went on.
         """
-        keys = sorted(self._keys())
-        ups = [key for key, way in self._ways() if way == "up"]
-        downs = {key for key, way in self._ways() if way == "down"}
+        found = list(self._list_messages())
+        ups = sorted(key for key, way in found if way == "up")
+        downs = {key for key, way in found if way == "down"}
         ends = _Ends(self, channel, downs)
         before: list[_Key] = []  # what led to the memories at the beginning of this sitting
         for sitting in sorted({key.sitting for key in ups}):
-            here = sorted(key for key in ups if key.sitting == sitting)
-            first = min(key.round for key in keys if key.sitting == sitting)
+            here = [key for key in ups if key.sitting == sitting]
+            first = min(key.round for key, _ in found if key.sitting == sitting)
             before = [key for key in before if key.round < first]
             if sitting > 0 and (channel.up.remembers or channel.down.remembers):
                 ends = _Ends(self, channel, downs)
@@ -123,14 +123,11 @@ class Transcript:
             before += here
 
     def answers(self) -> int:
-        """How many there are."""
-        return sum(way == "up" for _, way in self._ways())
+        """How many answers there are."""
+        return sum(way == "up" for _, way in self._list_messages())
 
-    def _keys(self) -> Iterator[_Key]:
-        return (key for key, _ in self._ways())
-
-    def _ways(self) -> Iterator[tuple[_Key, str]]:
-        """What the names of the files say."""
+    def _list_messages(self) -> Iterator[tuple[_Key, str]]:
+        """Each message and its way, up or down, as the names of the files say."""
         if not self.folder.is_dir():
             return
         for path in sorted(self.folder.iterdir()):

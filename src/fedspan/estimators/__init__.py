@@ -1,1 +1,1 @@
-
+"""Estimators: one file per model that users import, and what their parameters come to."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from fedspan._files import write_whole
 from fedspan._types import Array
 from fedspan.channel import Channel
 from fedspan.core.checkpoint import Checkpoint, build, load_tree, save_tree
@@ -27,7 +28,7 @@ from fedspan.estimators.parameters import about
 from fedspan.privacy.plan import Plan
 from fedspan.privacy.request import PaperDP, RowDP
 from fedspan.reports.facts import RunFacts
-from fedspan.reports.report import write_report
+from fedspan.reports.report import render_report
 from fedspan.secure.masking import Secure
 
 S = TypeVar("S")
@@ -35,8 +36,8 @@ S = TypeVar("S")
 # of pandas, polars or Arrow, a path, a database address, or a function that opens one of them.
 ClientData: TypeAlias = Mapping[str, object] | Sequence[object]
 
-OF_TABLES = ("n_features_in_", "n_samples_", "n_clients_")  # learned by all whose clients have the same columns
-OF_RUN = ("n_rounds_", "converged_", "seed_")  # learned by all
+OF_TABLES = ("n_features_in_", "n_samples_", "n_clients_")  # learned by all models whose clients have the same columns
+OF_RUN = ("n_rounds_", "converged_", "seed_")  # learned by all models
 
 
 class FitOptions(NamedTuple):
@@ -147,22 +148,25 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         Parameters that are not plain values (an engine, a callback, torch modules) are not in it.
         """
         check_is_fitted(self)
-        given = {name: v for name, v in self.get_params(deep=False).items() if name != "checkpoint"}  # a path of here
+        given = {
+            name: v for name, v in self.get_params(deep=False).items() if name != "checkpoint"
+        }  # it is a path on this machine
         plain = {name: v for name, v in given.items() if isinstance(v, bool | int | float | str)}
         values = {name: self.__dict__[name] for name in self.learned}
-        names = fitted_names(self)
+        names = get_feature_names(self)
         values["feature_names_in_"] = None if names is None else [str(name) for name in names]
         values["preparation_"] = self.__dict__.get("preparation_")
-        save_tree(path, "model", {"estimator": type(self).__name__, "params": plain, "learned": values})
+        with explain_refusal(path):
+            save_tree(path, "model", {"estimator": type(self).__name__, "params": plain, "learned": values})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote. Its ledger is not in it: that is a file of the run folder."""
+        """Read a model that `save` wrote. The file does not hold the ledger, which is in the run folder."""
         return cls._load(path)
 
     @classmethod
     def _load(cls, path: str | os.PathLike[str], **more: Any) -> Self:
-        """The model in a file; `more` are parameters that a file cannot hold."""
+        """Read the model in a file; `more` are parameters that a file cannot hold."""
         tree = load_tree(path, "model")
         if tree.get("estimator") != cls.__name__:
             found = tree.get("estimator")
@@ -194,10 +198,20 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             secure=bool(self.secure),
             seed=self.seed_,
         )
-        write_report(Path(path), self, ledger, facts)
+        with explain_refusal(path):
+            write_whole(path, render_report(self, ledger, facts))
 
 
-def fitted_names(model: FederatedEstimator) -> Array | None:
+@contextmanager
+def explain_refusal(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file that cannot be written, and not the temporary one beside it."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"Cannot write {os.fspath(path)}: {error.strerror}; choose another path.") from None
+
+
+def get_feature_names(model: FederatedEstimator) -> Array | None:
     """The names of the columns that a model was fitted on; None if they had none."""
     names: Array | None = vars(model).get("feature_names_in_")
     return names

@@ -1,4 +1,4 @@
-"""The channel of a run, from its algorithm and the job's bits: what a transcript was encoded with."""
+"""The channel of a run, from its algorithm and the job's bits: an audit decodes a transcript with it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from fedspan.estimators._options import maxvar_solvers, spectral_solvers
 
 
 def channel_of(algorithm: Server[Any], bits: int | str | None = None, first_bits: int | None = None) -> Channel:
-    """The channel that the estimators take for that algorithm and those bits."""
+    """The channel that the estimators use with that algorithm and those bits."""
     if isinstance(algorithm, AltMaxVar | CuteMaxVar | MaxVarKrylov | Mvlsa):
-        default_bits = 3 if isinstance(algorithm, CuteMaxVar) else None
-        return maxvar_solvers.maxvar_channel(algorithm, default_bits if bits is None else bits, first_bits)
-    return spectral_solvers.spectral_channel(algorithm, bits)
+        return maxvar_solvers.build_maxvar_channel(algorithm, maxvar_solvers.fill_in_bits(algorithm, bits), first_bits)
+    return spectral_solvers.build_spectral_channel(algorithm, bits)

@@ -54,7 +54,7 @@ class Auto:
             return FedPower(), "only some clients take part in each round"
         if problem.local_steps:
             return FedPower(), "local steps were requested"
-        gram, krylov = self._gram(problem), self._krylov(problem)
+        gram, krylov = self._estimate_gram(problem), self._estimate_krylov(problem)
         whole, thin = problem.d * (problem.d + 1) // 2, problem.d * problem.k
         if gram <= krylov:
             return Gram(), (
@@ -66,16 +66,16 @@ class Auto:
             f"exact round of {whole:,} ({gram:.2g} s)"
         )
 
-    def _transfer(self, numbers: float, rounds: int) -> float:
+    def _estimate_transfer(self, numbers: float, rounds: int) -> float:
         return rounds * self.latency + (8 * numbers / self.bandwidth if self.bandwidth else 0.0)
 
-    def _gram(self, p: ProblemSize) -> float:
+    def _estimate_gram(self, p: ProblemSize) -> float:
         arithmetic = p.rows * p.d**2 / _GEMM + 4 / 3 * p.d**3 / _EIGH
-        return arithmetic + self._transfer(p.clients * p.d * (p.d + 1) / 2, 1)
+        return arithmetic + self._estimate_transfer(p.clients * p.d * (p.d + 1) / 2, 1)
 
-    def _krylov(self, p: ProblemSize) -> float:
+    def _estimate_krylov(self, p: ProblemSize) -> float:
         columns = _KRYLOV_ROUNDS * p.k
         by_rows = 4 * p.rows * p.d * columns / _THIN
         by_gram = p.rows * p.d**2 / _GEMM + 2 * p.clients * p.d**2 * columns / _THIN
         basis = 4 * p.d * (12 * p.k) ** 2 * _KRYLOV_ROUNDS / _GEMM
-        return min(by_rows, by_gram) + basis + self._transfer(2 * p.clients * p.d * columns, _KRYLOV_ROUNDS)
+        return min(by_rows, by_gram) + basis + self._estimate_transfer(2 * p.clients * p.d * columns, _KRYLOV_ROUNDS)

@@ -30,7 +30,7 @@ from fedspan.estimators.base import ClientData, FitOptions
 from fedspan.estimators.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
 from fedspan.estimators.launch import secure_from
 from fedspan.estimators.parameters import about, check_parameters
-from fedspan.estimators.prepare import as_fitted
+from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.swish import Swish
 from fedspan.privacy.request import RowDP
 
@@ -162,7 +162,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
     def predict_proba(self, X: object) -> Array:
         """The probability of each class, (n, L)."""
         check_is_fitted(self)
-        rows = as_fitted(self, X, dtype=[np.float64, np.float32])
+        rows = prepare_rows(self, X, dtype=[np.float64, np.float32])
         return self._make_network(self.labels_).proba(self.coef_, rows)
 
     def predict(self, X: object) -> Array:

@@ -195,10 +195,10 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         """How well the trained networks agree with the common representation."""
         self.n_features_ = [int(X.shape[1]) for X in views]
         with use_torch_alone(threads=1):
-            each = [compute_outputs(self._trained(i), X) / math.sqrt(self.n_samples_) for i, X in enumerate(views)]
+            each = [compute_outputs(self._make_trained(i), X) / math.sqrt(self.n_samples_) for i, X in enumerate(views)]
         self.correlations_ = np.array([correlate(M, self.common_) for M in each])
         self.cost_ = float(sum(0.5 * np.sum((M - self.common_) ** 2) for M in each))
-        self.explained_variance_ratio_ = np.array([_explained_share(X, self.common_) for X in views])
+        self.explained_variance_ratio_ = np.array([_measure_explained(X, self.common_) for X in views])
 
     def _digest(self, networks: Mapping[str, Any]) -> str:
         """What a checkpoint is good for: the same layers, trained in the same way."""
@@ -239,18 +239,18 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         said = self._say_of(self._find_view(i), X)
         return np.asarray(said / math.sqrt(self.n_samples_), dtype=np.float64)
 
-    def trained(self, i: int) -> Any:
-        """The trained network of view i, as a module of its own."""
+    def get_network(self, i: int) -> Any:
+        """A copy of the trained network of view i."""
         check_is_fitted(self)
         with use_torch_alone():
-            return self._trained(i)
+            return self._make_trained(i)
 
-    def _trained(self, i: int) -> Any:
+    def _make_trained(self, i: int) -> Any:
         network = self._match_networks(self.view_names_)[self.view_names_[i]]
         return load_parameters(make_network(network), self.parameters_[i]).eval()
 
     def _say(self, at: int, X: Any) -> Array:
-        return compute_outputs(self.trained(at), X)
+        return compute_outputs(self.get_network(at), X)
 
     @classmethod
     def load(  # type: ignore[override]
@@ -259,11 +259,11 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         """Read a model that `save` wrote; `networks` are those that it was made with, whatever their parameters."""
         model = cls._load(path, networks=networks)
         for i in range(model.n_views_):
-            model.trained(i)  # refuses networks that do not fit
+            model.get_network(i)  # refuses networks that do not fit
         return model
 
 
-def _explained_share(X: Any, G: Array) -> float:
+def _measure_explained(X: Any, G: Array) -> float:
     """The share of a view's variance in the span of G, whose columns are orthonormal and centred."""
     squares = X.multiply(X) if sp.issparse(X) else np.square(X, dtype=np.float64)
     total = float(squares.sum() - len(G) * np.square(X.mean(axis=0)).sum())
@@ -271,7 +271,7 @@ def _explained_share(X: Any, G: Array) -> float:
 
 
 class _KeepingEngine:
-    """An engine that can be asked for the networks when the run is over: in one process they can be had."""
+    """An engine that keeps its session, to read the networks when the run is over, if they are in this process."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -12,7 +12,7 @@ from fedspan._files import write_whole
 from fedspan._types import Array
 from fedspan._version import __version__
 from fedspan.errors import InputError, MissingExtraError
-from fedspan.estimators.base import FederatedEstimator, fitted_names
+from fedspan.estimators.base import FederatedEstimator, explain_refusal, get_feature_names
 from fedspan.numerics.swish import Swish
 
 _OPSET, _IR = 18, 9  # old enough for runtimes of 2023, and all that is used here is in them
@@ -76,7 +76,7 @@ def _add_scaling(model: FederatedEstimator, name: str, last: Any, mean: Array | 
         first.n_samples_seen_, first.n_features_in_ = int(model.n_samples_), d
     if mean is not None:
         last.mean_ = mean.copy() if first is last else np.zeros(d)
-    names = fitted_names(model)
+    names = get_feature_names(model)
     if names is not None:
         first.feature_names_in_ = names.copy()
     return last if first is last else Pipeline([("scale", first), (name, last)])
@@ -157,8 +157,9 @@ def _write(
         ir_version=_IR,
         opset_imports=[helper.make_opsetid("", _OPSET)],
     )
-    names = fitted_names(model)
+    names = get_feature_names(model)
     if names is not None:
         helper.set_model_props(whole, {"features": "\n".join(names)})
     onnx.checker.check_model(whole, full_check=True)
-    write_whole(path, whole.SerializeToString())
+    with explain_refusal(path):
+        write_whole(path, whole.SerializeToString())

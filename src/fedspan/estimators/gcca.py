@@ -22,9 +22,9 @@ from fedspan.errors import InputError
 from fedspan.estimators._bases.view_estimator import OF_VIEWS, ViewEstimator
 from fedspan.estimators._options.maxvar_solvers import (
     MaxVarParameters,
+    build_maxvar_channel,
     check_not_secure,
     choose_maxvar_solver,
-    maxvar_channel,
 )
 from fedspan.estimators.base import OF_RUN, ClientData, FitOptions
 from fedspan.estimators.launch import warn_caller
@@ -151,11 +151,11 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         solver, bits, why = choose_maxvar_solver(self)
         result = self._run(
             solver,
-            {name: _client_data(*entry, secret) for name, entry in sources.items()},
+            {name: _make_client_data(*entry, secret) for name, entry in sources.items()},
             FitOptions(ledger, retries, min_clients),
             why=why,
             rounds=int(self.max_rounds),
-            channel=maxvar_channel(solver, bits, self.first_bits),
+            channel=build_maxvar_channel(solver, bits, self.first_bits),
         )
         self._learn(result, list(sources))
         self._keep_run(result)
@@ -165,7 +165,7 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         return self
 
     def _learn(self, result: Result[Any], names: list[str]) -> None:
-        """The attributes, from where the run ended."""
+        """Set the attributes from the last state of the run."""
         answer = result.state.answer
         if answer is None:
             raise InputError(
@@ -210,7 +210,7 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         return np.asarray(Z - self.offsets_[at])
 
 
-def _client_data(source: object, ids: Any, held_out: object, secret: str) -> object:
+def _make_client_data(source: object, ids: Any, held_out: object, secret: str) -> object:
     """What the client is opened with: files stay closed until then."""
     if isinstance(source, RemoteTable):
         return source  # its site has the ids, the secret and the held-out rows

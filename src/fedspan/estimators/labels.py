@@ -49,7 +49,7 @@ def encode_labels(y: Mapping[str, Array], least: int = 2) -> tuple[list[Any], di
         y = {name: labels.astype(str) for name, labels in y.items()}
     classes = np.unique(np.concatenate([np.unique(labels) for labels in y.values()]))
     if len(classes) < least:
-        raise InputError(f"At least {least} classes are needed over all clients, but there are {len(classes)}.")
+        raise InputError(f"At least {least} classes are needed over all clients, but the labels have {len(classes)}.")
     return classes.tolist(), {name: np.searchsorted(classes, labels) for name, labels in y.items()}
 
 
@@ -61,13 +61,13 @@ def weigh_rows(class_weight: ClassWeight, labels: list[Any], codes: Mapping[str,
 
 
 def weigh_classes(class_weight: ClassWeight, labels: list[Any], counts: Array) -> Array | None:
-    """The weight of each class, of which there are so many rows; None if all are 1."""
+    """The weight of each class, from its number of rows; None if all are 1."""
     if class_weight is None:
         return None
     if isinstance(class_weight, str):  # "balanced"
         if not counts.any():
             raise InputError(
-                "class_weight='balanced' needs the number of rows of each class, which some site does not tell; give a "
+                "class_weight='balanced' needs the number of rows of each class, but a site does not tell it; give a "
                 "mapping from class to weight."
             )
         return np.asarray(np.sum(counts) / (len(labels) * np.maximum(counts, 1)))

@@ -45,7 +45,7 @@ def count_sharers(secure: Secure | None, clients: int, min_clients: int | None) 
     """How many clients share the noise of a sum: all that are certain to be in it. Without secure sums none shares."""
     if secure is None:
         return 1
-    return clients if min_clients is None else max(min_clients, secure.among(clients, min_clients))
+    return clients if min_clients is None else max(min_clients, secure.threshold_for(clients, min_clients))
 
 
 def make_engine(engine: Engine | Callable[..., Engine] | None, data: Mapping[str, object]) -> Engine:

@@ -161,7 +161,7 @@ def parameters_of(estimator: type) -> dict[str, Parameter]:
 
 
 def check_parameters(estimator: object) -> None:
-    """Refuse parameters that cannot be meant: all of them in one message."""
+    """Refuse parameters that are not allowed, all of them in one message."""
     values = vars(estimator)
     found = [row.find_problem(values[name]) for name, row in parameters_of(type(estimator)).items()]
     problems = [problem for problem in found if problem is not None]
@@ -170,12 +170,12 @@ def check_parameters(estimator: object) -> None:
 
 
 def is_whole(number: object) -> TypeGuard[int]:
-    """Whether that is an integer, and not a truth value."""
+    """Whether a value is an integer, and not a bool."""
     return isinstance(number, int | np.integer) and not isinstance(number, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether that is a number, and not a truth value."""
+    """Whether a value is a number, and not a bool."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 

@@ -25,7 +25,7 @@ from fedspan.estimators.base import OF_RUN, OF_TABLES, ClientData, FederatedEsti
 from fedspan.estimators.export import pca_to_sklearn, projection_to_onnx
 from fedspan.estimators.launch import secure_from, warn_caller
 from fedspan.estimators.parameters import check_parameters
-from fedspan.estimators.prepare import as_fitted
+from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.orthonormal import fix_signs
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
 
@@ -124,6 +124,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             ledger: Where to write what happens; by default a new `Ledger`.
         """
         check_parameters(self)
+        if not isinstance(warm_start, FederatedPCA | None):
+            raise InputError(f"warm_start must be a fitted model or None, but is of type {type(warm_start).__name__}.")
         data, schema = open_clients(clients, in_batches=True)
         check_components(self.n_components, schema.n_features)
         chosen = choose_solver(
@@ -132,7 +134,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             len(data),
             privacy=self.privacy,
             secure=secure_from(self.secure),
-            prior=None if warm_start is None else warm_start._prior(),
+            prior=None if warm_start is None else warm_start._make_prior(),
             min_clients=min_clients,
         )
         ledger = ledger if ledger is not None else Ledger()
@@ -161,7 +163,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         return self
 
     def _learn(self, result: Result[SpectralState]) -> None:
-        """The attributes, from where the run ended."""
+        """Set the attributes from the last state of the run."""
         state, moments = result.state, result.state.moments
         if moments.n < 2:
             raise InputError(f"At least 2 rows are needed over all clients, but there are {moments.n}.")
@@ -186,14 +188,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             remedy = "Raise max_rounds, or raise tol if this accuracy is enough."
         warn_caller(f"{stopped}, above tol={self.tol:g}. {remedy}", ConvergenceWarning)
 
-    def _prior(self) -> Prior:
+    def _make_prior(self) -> Prior:
         """What this model knows of the data, for a run on nearly the same data."""
         check_is_fitted(self)
         total = self.explained_variance_.sum() / self.explained_variance_ratio_.sum() * (self.n_samples_ - 1)
         return Prior(self.basis_.T, self.basis_variance_ratio_ * total)
 
     def _drop_null_space(self, theta: Array, Z: Array, rows: int) -> tuple[Array, Array]:
-        """Only components that the data determine: those of zero variance could be any."""
+        """Keep the components that the data determine: those of zero variance are arbitrary."""
         tiny = max(rows, len(Z)) * np.finfo(np.float64).eps * (theta[0] if len(theta) else 0.0)
         rank = int(np.sum(theta > tiny))
         if rank == 0:
@@ -215,7 +217,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
     def transform(self, X: object) -> Array:
         """Coordinates of rows in the components, (n, k). Sparse rows stay sparse."""
         check_is_fitted(self)
-        rows = as_fitted(self, X, dtype=np.float64)
+        rows = prepare_rows(self, X, dtype=np.float64)
         W = self.components_.T / self.scale_[:, None]
         return rows @ W - self.mean_ @ W if sp.issparse(rows) else (rows - self.mean_) @ W
 
@@ -236,7 +238,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
                 "components than features."
             )
         Z = self.transform(X)
-        rows = as_fitted(self, X, dtype=np.float64)
+        rows = prepare_rows(self, X, dtype=np.float64)
         rest = _square_distances(rows, self.mean_, self.scale_) - (Z**2).sum(axis=1)
         d, k, noise = self.n_features_in_, len(self.components_), self.noise_variance_
         logdet = np.log(self.explained_variance_).sum() + (d - k) * np.log(noise) + 2 * np.log(self.scale_).sum()
@@ -248,7 +250,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         return len(self.components_)
 
     def to_sklearn(self) -> Any:
-        """A fitted scikit-learn `PCA`, or if `scale` was asked for a `Pipeline` of a `StandardScaler` and a `PCA`."""
+        """A fitted scikit-learn `PCA`, or with scale=True a `Pipeline` of a `StandardScaler` and a `PCA`."""
         return pca_to_sklearn(self)
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
@@ -268,7 +270,7 @@ def _find_basis(state: SpectralState, Z: Array, theta: Array, total: float) -> t
 
 
 def _square_distances(X: Any, mean: Array, scale: Array) -> Array:
-    """‖(x - mean)/scale‖² of each row, sparse rows unspread."""
+    """‖(x - mean)/scale‖² of each row; sparse rows stay sparse."""
     if not sp.issparse(X):
         return np.asarray((((X - mean) / scale) ** 2).sum(axis=1))
     W = 1.0 / scale**2

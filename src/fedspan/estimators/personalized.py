@@ -33,7 +33,7 @@ _SHARES = ((0.01, "local"), (0.4, "mostly local"), (0.6, "half local, half share
 
 @dataclass(eq=False, repr=False)
 class PersonalizedPCA(FederatedEstimator, PersonalParameters):
-    """Components for every client: better than from its few rows alone, better than one set for all.
+    """Components of each client's own: better than those of its few rows alone, and than one set for all.
 
     Parameters:
         n_components: How many components each client gets.
@@ -159,7 +159,7 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
         return self
 
     def _learn(self, solver: Personalized, state: PersonalState) -> None:
-        """The attributes, from where the run ended."""
+        """Set the attributes from the last state of the run."""
         shared, got, k = state.shared, state.collected, solver.k
         if shared is None or not state.closed:
             raise InputError("The run did not reach its end; raise max_rounds.")

@@ -12,13 +12,13 @@ from sklearn.utils.validation import validate_data
 
 from fedspan.algorithms.agree_columns import AgreeOnColumns
 from fedspan.core.ledger import Ledger, Note
-from fedspan.core.run import Engine, run
+from fedspan.core.run import RETRIES, Engine, run
 from fedspan.data.clients import name_clients
 from fedspan.data.preparation import Preparation
 from fedspan.data.survey import TableSurvey, complete_preparation
 from fedspan.data.tables import Prepared, find_source, is_libsvm, open_table
 from fedspan.errors import InputError
-from fedspan.estimators.base import ClientData, FederatedEstimator, fitted_names
+from fedspan.estimators.base import ClientData, FederatedEstimator, get_feature_names
 from fedspan.estimators.launch import make_engine
 from fedspan.secure.masking import Secure
 
@@ -77,8 +77,9 @@ def agree(
     secure: Secure | None = None,
     engine: Engine | Callable[..., Engine] | None = None,
     ledger: Ledger | None = None,
+    retries: int = RETRIES,
 ) -> Preparation:
-    """The preparation with all that was still open in it, asked of the clients."""
+    """Ask the clients for all that the preparation leaves open, and fill it in."""
     unsettled, means = draft.unsettled, draft.needs_means
     widths = draft.n_features is None and any(map(is_libsvm, sources.values()))
     if not (unsettled or means or widths):
@@ -102,7 +103,9 @@ def agree(
     surveys = {name: partial(TableSurvey, source, draft) for name, source in sources.items()}
     algorithm = AgreeOnColumns(tuple(draft.categories.items()), means)
     ledger = ledger if ledger is not None else Ledger()
-    result = run(algorithm, make_engine(engine, surveys), rounds=0, seed=0, secure=secure, ledger=ledger)
+    result = run(
+        algorithm, make_engine(engine, surveys), rounds=0, seed=0, retries=retries, secure=secure, ledger=ledger
+    )
     done = complete_preparation(draft, result.state)
     for name in unsettled:
         ledger.add(Note(f"The clients agreed on the categories of {name}: {', '.join(done.categories[name])}."))
@@ -113,8 +116,8 @@ def agree(
     return done
 
 
-def alone(sources: Mapping[str, object], draft: Preparation, *, strict: bool = True) -> dict[str, Preparation]:
-    """The same where every client has columns of its own: each settles for itself what concerns them.
+def settle_each(sources: Mapping[str, object], draft: Preparation, *, strict: bool = True) -> dict[str, Preparation]:
+    """The same where every client has its own columns: each client settles what concerns them by itself.
 
     `strict`: every category must be a column somewhere, which a site by itself cannot know.
     """
@@ -136,8 +139,8 @@ def alone(sources: Mapping[str, object], draft: Preparation, *, strict: bool = T
     return done
 
 
-def as_fitted(model: FederatedEstimator, X: object, dtype: object) -> Any:
-    """New rows as the model's clients had theirs: a table with the original columns is prepared in the same way."""
+def prepare_rows(model: FederatedEstimator, X: object, dtype: object) -> Any:
+    """Prepare new rows as the rows of the fit were: a table with the original columns goes through the same steps."""
     how: Preparation | None = model.preparation_
     if how is not None and not isinstance(X, np.ndarray | list | str) and (source := find_source(X)) is not None:
         chosen = list(how.columns or ()) or None
@@ -145,7 +148,7 @@ def as_fitted(model: FederatedEstimator, X: object, dtype: object) -> Any:
             kept = [name for name in source.names if name not in (how.id, how.label)]
             gaps = "mean" if how.missing == "mean" else "refuse"  # no row may go: the answer has one for each
             table = open_table(source, replace(how, id=None, label=None, columns=tuple(chosen or kept), missing=gaps))
-            names = fitted_names(model)
+            names = get_feature_names(model)
             if names is not None and table.names != tuple(names):
                 found = ", ".join(table.names or ())[:200]
                 raise InputError(f"The table must have the columns of the fit, but has {found}.")

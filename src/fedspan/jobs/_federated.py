@@ -19,7 +19,7 @@ from fedspan.deployment import flare_admin
 from fedspan.deployment.server_job import RunRequest
 from fedspan.errors import ClientError, FedspanError, InputError
 from fedspan.jobs.finished import Run
-from fedspan.jobs.folder import RunFolder, nothing_sent
+from fedspan.jobs.folder import RunFolder, received_nothing
 from fedspan.jobs.runner import update_report
 from fedspan.jobs.tasks import TASKS, rounds_limit, tolerance
 from fedspan.jobs.watching import Outlook, Progress, Silence
@@ -50,20 +50,21 @@ def start_on_federation(folder: RunFolder, job: Job, kit: Path, progress: Progre
 def run_on_federation(folder: RunFolder, job: Job, progress: Progress | None, *, new: bool) -> Run:
     """Submit the run, or submit it again: the server and the sites go on from where they were.
 
-    A `new` folder is taken back if the input is wrong and nothing was sent: later, only it knows the run to resume.
+    A `new` folder is taken back if the input is wrong and no exchange was completed. Later it is kept, because only it
+    knows the run to resume.
     """
     place = json.loads(folder.federation.read_text(encoding="utf-8"))
-    submission = _Submission(folder, job, _request(job, place["run"]), progress or Silence())
+    submission = _Submission(folder, job, build_request(job, place["run"]), progress or Silence())
     with folder.lock():
         try:
             submission.carry_out(Path(place["kit"]))
         except FedspanError as error:
-            if new and isinstance(error, InputError) and not submission.sent:
+            if new and isinstance(error, InputError) and not submission.resumable:
                 folder.undo()
                 raise
             text = str(error)
             if "fedspan resume" not in text:
-                text += f"; to go on: {folder.command('resume')}"
+                text = f"{text.removesuffix('.')}. To go on: {folder.command('resume')}"
             raise type(error)(text) from None
         model = TASKS[job.task].estimator.load(folder.model)
         ledger = Ledger.read(folder.ledger)
@@ -72,8 +73,8 @@ def run_on_federation(folder: RunFolder, job: Job, progress: Progress | None, *,
     return Run(folder, model, ledger)
 
 
-def _request(job: Job, run: str) -> RunRequest:
-    """What the federation is asked for; a job file says nothing of where its data is."""
+def build_request(job: Job, run: str) -> RunRequest:
+    """Say what the federation is asked for; a job file says nothing of where its data is."""
     task = TASKS[job.task]
     if "budgets" in job.privacy or job.privacy.get("simulate"):
         raise InputError(
@@ -84,7 +85,7 @@ def _request(job: Job, run: str) -> RunRequest:
             "data.held_out and transcripts are for runs in one process; in a federation the sites' own files name "
             "held-out rows."
         )
-    order = RunRequest(
+    request = RunRequest(
         run,
         task.estimator.__name__,
         dict(job.parameters),
@@ -96,7 +97,7 @@ def _request(job: Job, run: str) -> RunRequest:
         checkpoint_every=job.checkpoint_every,
         timeout=60.0 if job.timeout is None else float(job.timeout),
     )
-    return order if job.retries is None else replace(order, retries=job.retries)
+    return request if job.retries is None else replace(request, retries=job.retries)
 
 
 class _Submission:
@@ -104,7 +105,7 @@ class _Submission:
 
     def __init__(self, folder: RunFolder, job: Job, request: RunRequest, progress: Progress) -> None:
         self.folder, self.job, self.request, self.progress = folder, job, request, progress
-        self.sent = False  # whether a site may have been asked for something
+        self.resumable = False  # whether the server may have a run to go on with
 
     def carry_out(self, kit: Path) -> None:
         """Submit, watch, and fetch the results; raise what the run ended with, if it was not its model."""
@@ -113,7 +114,7 @@ class _Submission:
             missing = [name for name in self.job.clients if name not in sites]
             if missing:
                 raise ClientError(f"Site {missing[0]!r} is not connected; start it, then resume.")
-            self.sent = True
+            self.resumable = True
             number = flare_admin.submit(session, [self.request], len(self.job.clients))
             self.progress.say(f"submitted to {', '.join(sites)}: job {number}")
             try:
@@ -123,7 +124,7 @@ class _Submission:
                 raise FedspanError(f"Stopped; go on with: {self.folder.command('resume')}") from None
             outcome = flare_admin.fetch(session, number, self.request.run, self.folder.path)
         if self.folder.ledger.exists():
-            self.sent = not nothing_sent(Ledger.read(self.folder.ledger), private=bool(self.job.privacy))
+            self.resumable = not received_nothing(Ledger.read(self.folder.ledger), private=bool(self.job.privacy))
         flare_admin.check_settled(outcome)
 
     def _follow(self, rows: Iterable[Mapping[str, object]]) -> None:

@@ -52,7 +52,7 @@ def keep_scores(path: Path, job: Job, model: AnyModel, data: Mapping[str, object
 
 
 def _sample_rows(X: Any, most: int) -> Array:
-    """Take at most so many rows, evenly from the first to the last, as float64."""
+    """Take at most that many rows, evenly from the first to the last, as float64."""
     n = X.shape[0]
     chosen = np.linspace(0, n - 1, min(n, most)).astype(int)
     if isinstance(X, BatchedRows):  # rows that are not in memory

@@ -46,6 +46,6 @@ class Stop:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        self._checkpoint.every = 1  # saved is what ends from now on, even if it were not its turn
+        self._checkpoint.every = 1  # from now on every round is saved
         if not self._quiet:
             os.write(2, f"{NOTICE}\n".encode())  # print is not safe in a signal handler

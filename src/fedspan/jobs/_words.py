@@ -31,12 +31,12 @@ SAYS: dict[str, dict[str, str]] = {
     },
     "secure": {
         "enabled": "secure aggregation: the server sees sums over the clients only",
-        "threshold": "so many clients must stay for a sum to be read",
+        "threshold": "how many clients must stay for a sum to be read",
     },
     "run": {
         "checkpoint_every": "rounds between two checkpoints",
         "timeout": "seconds that a client may take to answer",
-        "min_clients": "go on if at least so many clients answer; default: all must",
+        "min_clients": "go on if at least this many clients answer; default: all must",
         "retries": "how often a client that did not answer is asked again",
         "transcript": "keep every message, for `fedspan audit`: as secret as the data",
     },

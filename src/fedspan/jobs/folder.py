@@ -1,4 +1,4 @@
-"""The run folder: created, found again, kept to one process, and taken back if nothing was sent.
+"""The run folder: created, found again, kept to one process, and taken back if no exchange was completed.
 
 A folder is a run folder when its job.toml begins with the mark below, and that file is written in one step. So a
 crash at any moment leaves a folder to resume, or none that matters.
@@ -52,7 +52,7 @@ class RunFolder:
                 folder._clear()
         elif path.is_dir() and any(not _is_temporary(entry) for entry in path.iterdir()):
             resume = f"go on with `{folder.command('resume')}`, or " if folder._marks() else ""
-            raise InputError(f"The run folder {path} is not empty; {resume}choose another --out.")
+            raise InputError(f"The run folder {path} is not empty; {resume}choose another folder.")
         folder._made = [p for p in (path, *path.parents) if not p.exists()]
         marks = [MARK, DEMO_MARK] if demo else [MARK]
         try:
@@ -60,7 +60,7 @@ class RunFolder:
             write_whole(folder.job, "\n".join([*marks, job_text]))
         except OSError as error:
             folder.undo()
-            raise InputError(f"Cannot create a run folder at {path}: {error.strerror}; choose another --out.") from None
+            raise InputError(f"Cannot create run folder {path}: {error.strerror}; choose another folder.") from None
         return folder
 
     @classmethod
@@ -118,11 +118,11 @@ class RunFolder:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def nothing_sent(ledger: Ledger, *, private: bool) -> bool:
-    """Whether a run left no trace at any client, so that its folder may be taken back.
+def received_nothing(ledger: Ledger, *, private: bool) -> bool:
+    """Whether a run may be forgotten, and its folder taken back, because no client has sent anything.
 
-    With privacy a run counts from its start: a client may have answered, and spent its budget, in an exchange that
-    another client's refusal kept out of the ledger.
+    With privacy a run counts from its start: its ledger has only exchanges that were completed, but a client may have
+    answered, and spent its budget, in one that another client refused.
     """
     return not ledger.exchanges and not (private and ledger.started)
 

@@ -18,14 +18,14 @@ from typing import Any, TypedDict, cast
 
 from fedspan.core.ledger import Ledger
 from fedspan.core.participation import Participation
-from fedspan.core.run import Engine
+from fedspan.core.run import RETRIES, Engine
 from fedspan.data.clients import open_client
 from fedspan.data.preparation import PLAIN, Preparation
 from fedspan.data.tables import Prepared, Table
 from fedspan.errors import InputError, suggest
 from fedspan.estimators.launch import seed_from
 from fedspan.estimators.parameters import Parameter, parameters_of
-from fedspan.estimators.prepare import agree, alone
+from fedspan.estimators.prepare import agree, settle_each
 from fedspan.jobs import _data_section
 from fedspan.jobs._data_section import DataTable, TablePlace
 from fedspan.jobs._federated import find_sites, start_on_federation
@@ -45,10 +45,13 @@ _WRITTEN: dict[type, type] = {bool: bool, int: int, float: float, str: str, None
 # The least values of the keys that are no parameters of an estimator; those of [job] are in its table.
 LEAST = {"run.checkpoint_every": 1, "run.min_clients": 1, "run.retries": 0, "data.n_features": 1}
 _SAYS = {
-    bool: "true or false", int: "an integer", float: "a number", str: "a string",
-    list: "a list of strings", dict: "a table name = path",
-}  # fmt: skip
-
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "a list of strings",
+    dict: "a table name = path",
+}
 _SAYS_OF = {"job.participation": "a table such as { fraction = 0.1 }", **_data_section.EXPECTED}
 
 
@@ -127,7 +130,7 @@ class Job:
         clients: Where each client's table is, by client: an absolute path, an address, or the table of a database.
         preparation: Which columns are used, and how they are prepared.
         checkpoint_every: Rounds between two checkpoints.
-        min_clients: Go on if at least so many clients answer; None: all must.
+        min_clients: Go on if at least this many clients answer; None: all must.
         transcript: Keep every message, for an audit.
         privacy: The parameters of `RowDP`; empty: no differential privacy.
         secure: `enabled`, and `threshold`; empty: the default, which is off in one process.
@@ -246,7 +249,7 @@ class Job:
     ) -> Job:
         """Let the clients agree on all that must be known before their tables are opened (`estimators/prepare.py`)."""
         if TASKS[self.task].over == "views":
-            return replace(self, ready=alone(self.clients, self.preparation))
+            return replace(self, ready=settle_each(self.clients, self.preparation))
         options = self.options()
         done = agree(
             self.clients,
@@ -255,6 +258,7 @@ class Job:
             secure=options.get("secure"),
             engine=engine,
             ledger=ledger,
+            retries=RETRIES if self.retries is None else self.retries,
         )
         return replace(self, ready=dict.fromkeys(self.clients, done))
 
@@ -372,10 +376,10 @@ def _check_table(task: str, table: str, value: object) -> TomlTable:
         others = [name for name in TASKS if key not in known["job"] and key in parameters(name)]
         if others:
             raise InputError(f"job.{key} is not for task {task!r}; leave it out (it is for {', '.join(others)}).")
-    return {key: _value(task, table, key, v, known[table]) for key, v in value.items()}
+    return {key: _check_value(task, table, key, v, known[table]) for key, v in value.items()}
 
 
-def _value(task: str, table: str, key: str, value: object, known: Mapping[str, tuple[type, ...]]) -> Any:
+def _check_value(task: str, table: str, key: str, value: object, known: Mapping[str, tuple[type, ...]]) -> Any:
     """A value as the rest of the program takes it, or a refusal."""
     where = f"{table}.{key}"
     if key not in known:

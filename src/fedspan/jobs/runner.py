@@ -21,10 +21,10 @@ from fedspan.errors import FedspanError, InputError
 from fedspan.jobs._scores import WatchedEngine, keep_scores, load_scores
 from fedspan.jobs._stop import NOTICE, Stop
 from fedspan.jobs.finished import Run
-from fedspan.jobs.folder import RunFolder, nothing_sent
+from fedspan.jobs.folder import RunFolder, received_nothing
 from fedspan.jobs.tasks import TASKS, AnyModel, rounds_limit, tolerance
 from fedspan.jobs.watching import Outlook, Progress, Silence
-from fedspan.reports.report import write_report
+from fedspan.reports.report import render_report
 
 if TYPE_CHECKING:
     from fedspan.jobs.model import Job
@@ -48,7 +48,7 @@ def run_in_process(folder: RunFolder, job: Job, progress: Progress | None, *, ne
             raise FedspanError(f"Stopped {where}; go on with: {folder.command('resume')}") from None
         except Exception as error:
             ledger.close()
-            if new and nothing_sent(ledger, private=bool(job.privacy)):
+            if new and received_nothing(ledger, private=bool(job.privacy)):
                 folder.undo()
             elif not new and ledger.exchanges == exchanges:
                 _restore(folder, before)
@@ -84,7 +84,7 @@ def rewrite_report(folder: RunFolder, job: Job, *, with_rows: bool = True) -> No
 
 def update_report(folder: RunFolder, job: Job, ledger: Ledger, model: AnyModel, *, with_rows: bool = True) -> None:
     """Replace report.html."""
-    write_report(folder.report, model, ledger, job.facts(folder), load_scores(folder.scores), with_rows)
+    write_whole(folder.report, render_report(model, ledger, job.facts(folder), load_scores(folder.scores), with_rows))
 
 
 def _fit(folder: RunFolder, job: Job, progress: Progress | None, ledger: Ledger) -> AnyModel:

@@ -30,7 +30,7 @@ _PREPARED = (
     '# missing = "refuse"  # gaps: or "mean" (over all clients){drop}',
 )
 _ANSWERS = {
-    "min_clients": "# min_clients = 2  # go on if at least so many answer; default: all must",
+    "min_clients": "# min_clients = 2  # go on if at least this many answer; default: all must",
     "retries": "# retries = 3  # how often a client that did not answer is asked again",
 }
 _PROTECTION = {
@@ -42,7 +42,7 @@ _PROTECTION = {
     "secure": """
 # [secure]  # secure aggregation: the server sees sums over the clients only; default: off
 # enabled = true
-# threshold = 2  # so many clients must stay for a sum to be read""",
+# threshold = 2  # how many clients must stay for a sum to be read""",
 }
 
 

@@ -25,7 +25,7 @@ def compression_ratio(bits: float, rounds: int, full_rounds: int, full: float = 
 
 
 def measured_ratio(sent: float, full_sent: float) -> float:
-    """The same from bytes that crossed the wire, all of them."""
+    """The same, from all bytes that crossed the wire."""
     return 1.0 - sent / full_sent
 
 

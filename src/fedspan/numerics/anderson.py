@@ -12,7 +12,7 @@ from fedspan._types import Array
 
 
 def combine_bases(gamma: Array, bases: Array, Z: Array) -> Array:
-    """Σ γ_j V_j where V_j spans what bases[j] spans and ZᵀV_j = I (graph coordinates: they do not depend on bases)."""
+    """Σ γ_j V_j, where V_j is the basis of span(bases[j]) with ZᵀV_j = I."""
     return sum((g * graph_basis(B, Z) for g, B in zip(gamma, bases, strict=True)), np.zeros_like(Z))
 
 
@@ -22,9 +22,11 @@ def graph_basis(B: Array, Z: Array) -> Array:
 
 
 def anderson_weights(sent: Array, found: Array, Z: Array) -> Array | None:
-    """γ that makes Σ γ_j(Z_j⁺ - Z_j) least, of `sent` and `found` (h, d, k); None if the last residual has doubled.
+    """The γ of least ‖Σ γ_j (Z_j⁺ - Z_j)‖; None if the last residual has more than doubled.
 
-    Least residuals are also those of eigenspaces that nobody asked for. So a step that would descend is reflected: it
+    `sent` holds the Z_j and `found` the Z_j⁺, both (h, d, k).
+
+    Residuals vanish at every eigenspace, not only at the leading one. So a step that would descend is reflected: it
     leads back to a saddle, and its mirror image leads away from it.
     """
     F = np.stack([graph_basis(g, Z) - graph_basis(z, Z) for z, g in zip(sent, found, strict=True)])

@@ -1,8 +1,8 @@
 """A client's rows cut into folds: the second moments of those that are kept, and of those that are held out.
 
 Notation: X (n, d) the rows after clipping, shifting and scaling; a part of them has B (n, d), M = BᵀB, trace = tr M.
-Where n < d a part keeps its rows, and no d×d matrix is formed; else it keeps M. What is computed from a part happens
-in an orthonormal basis P of all that matters, so it costs as little as the smaller of the two.
+Where n < d a part keeps its rows, and no d×d matrix is formed; else it keeps M. Computations with a part are done in
+an orthonormal basis P of what matters, so their cost depends on the smaller of n and d.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FOLD_BLOCK = 1 << 20  # entries of a block of rows
 
 @dataclass(frozen=True)
 class Prep:
-    """What is done to a client's rows first. `own`: each part of them is centered by its own mean."""
+    """How a client's rows are prepared. `own`: each part of them is centered by its own mean."""
 
     own: bool
     mean: Array | None = None  # (d,), common to all clients
     scale: Array | None = None  # (d,)
-    clip: float = 0.0  # cut every column at its median ± clip·MAD of these rows; 0: not
+    clip: float = 0.0  # every column is clipped to its median ± clip·MAD over these rows; 0: no clipping
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class RowPart:
         """V√w (d, k) of the k leading eigenpairs of M, zero columns where there are no more."""
         if self.B is not None:
             w, E = scipy.linalg.eigh(self.B @ self.B.T) if self.n else (np.zeros(0), np.zeros((0, 0)))
-            S = self.B.T @ E[:, ::-1][:, :k]  # √w is in it
+            S = self.B.T @ E[:, ::-1][:, :k]  # its columns have length √w
             return np.pad(S, ((0, 0), (0, k - S.shape[1])))
         assert self.M is not None  # noqa: S101 - for the type checker
         d = len(self.M)
@@ -54,7 +54,7 @@ class RowPart:
         return np.pad(S, ((0, 0), (0, k - S.shape[1])))
 
     def basis(self, Q: Array) -> Array | None:
-        """P (d, p), orthonormal, that spans the rows and the columns of Q; None for the identity, if p would be d."""
+        """P (d, p), an orthonormal basis of the rows and the columns of Q; None for the identity, if p would be d."""
         if self.B is None or self.n + Q.shape[1] >= self.B.shape[1]:
             return None
         return np.linalg.qr(np.hstack([self.B.T, Q]))[0]
@@ -104,7 +104,7 @@ class Folded:
         return self.split(-1)[0]
 
     def split(self, f: int) -> tuple[RowPart, RowPart]:
-        """The rows outside fold f, and those in it, both shifted by the mean of the former if that is asked for."""
+        """The rows outside fold f and those in it, both shifted by the mean of the former if `own` is set."""
         if self.X is not None:
             B, C = self.X[self.fold != f], self.X[self.fold == f]
             if self.prep.own and len(B):
@@ -131,7 +131,7 @@ class Folded:
         if not c:
             return None
         if sp.issparse(self.A):
-            raise InputError("clip needs dense rows, but these are sparse: their medians would be 0. Use clip=None.")
+            raise InputError("clip needs dense rows, but these are sparse, with medians of 0. Use clip=None.")
         A = np.asarray(self.A, dtype=np.float64)
         middle = np.median(A, axis=0)
         mad = np.median(np.abs(A - middle), axis=0)

@@ -1,4 +1,4 @@
-"""Rounding to a grid: what a server or client rounds itself, so that both know exactly what was sent."""
+"""Rounding to a grid, which a server or client does itself, so that both know exactly what was sent."""
 
 from __future__ import annotations
 

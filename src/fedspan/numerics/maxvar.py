@@ -1,4 +1,4 @@
-"""The server's half of MAX-VAR GCCA: the common representation from what the views say, and what it costs.
+"""The server's half of MAX-VAR GCCA: the common representation from the views' projections, and its residual.
 
 Notation: J entities, K components, I views; M_i (J, K) what view i makes of the entities (X_i Q_i, or a network's
 output), M = Σ M_i, G (J, K) the common representation, GᵀG = I; α the proximal weight (infinite: no such term).
@@ -22,7 +22,7 @@ def center_columns(M: Array) -> Array:
 def common_step(M: Array, G: Array | None = None, alpha: float = math.inf, center: bool = True) -> Array:
     """argmin Σ ½‖M_i - G⁺‖² + ‖G⁺ - G‖²/(2α) over G⁺ᵀG⁺ = I, and 1ᵀG⁺ = 0 if `center`; CuteMaxVar (14).
 
-    The G before it must itself be centred. Only the sum of the views is needed: their squares are constants.
+    The G before it must be centred itself. Only the sum of the views is needed: their squares are constants.
     """
     Y = center_columns(M) if center else M
     if G is not None and alpha < math.inf:

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from fedspan._types import Array
 
 _ROW_BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fits a cache
-_GRAM_BLOCK = 1 << 19, 1 << 22  # for Gram matrices: as large as the matrix, but from 4 to 32 MB: BLAS-3 at its speed
+_GRAM_BLOCK = 1 << 19, 1 << 22  # for Gram matrices: as large as the matrix, but from 4 to 32 MB, where BLAS is fastest
 _KEPT_GRAM = 1 << 24  # entries of a Gram matrix that spares reading the rows again: 128 MB
 
 
@@ -105,7 +105,7 @@ class Rows:
                 self._forget(self._map, start, start + step)
 
     def _forget(self, pages: mmap.mmap, start: int, stop: int) -> None:
-        """Hand the pages of memory-mapped rows back, so that a file larger than memory is read, not gathered."""
+        """Hand the pages of memory-mapped rows back, so that a file larger than memory does not fill it."""
         stride, first = self.A.strides[0], self.A.ctypes.data - self._origin
         page = mmap.ALLOCATIONGRANULARITY
         low, high = (first + start * stride) // page * page, first + min(stop, self.n) * stride
@@ -116,7 +116,7 @@ class Rows:
         return self.row_norm / np.maximum(norms, self.row_norm)
 
     def _weights(self, mu: Array | None) -> Array:
-        """w of sparse rows, which are not spread out for it."""
+        """w of sparse rows, without making them dense."""
         squares = np.asarray(self.A.multiply(self.A).sum(axis=1)).ravel()
         if mu is not None:
             squares = np.maximum(squares - 2 * (self.A @ mu) + mu @ mu, 0.0)

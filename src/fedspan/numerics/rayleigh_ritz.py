@@ -32,9 +32,10 @@ def rayleigh_ritz(Q: Array, AQ: Array, k: int) -> Ritz:
 
 
 def append_rows(rows: Array, more: Array, room: int) -> Array:
-    """`rows` with `more` rows behind them, in a buffer with room for `room`, of which `rows` may already be a part.
+    """`rows` followed by `more` rows, in a buffer of `room` rows.
 
-    Then nothing is copied; and the rows themselves are not touched, so an older view of the buffer stays what it was.
+    If `rows` is already the beginning of such a buffer, it is not copied. Rows that are there are never changed, so an
+    older view of the buffer stays what it was.
     """
     (m, d), w = rows.shape, len(more)
     buffer = rows.base
@@ -46,9 +47,9 @@ def append_rows(rows: Array, more: Array, room: int) -> Array:
 
 
 def extension(Q: Array, V: Array, drop: float = 1e-10) -> tuple[Array, Array]:
-    """New orthonormal columns U from V that stand on Q, and the map L with U = [Q V] L: M U = [MQ MV] L by linearity.
+    """Orthonormal columns U, orthogonal to Q, with which Q spans V too, and L with U = [Q V] L, so that MU = [MQ MV] L.
 
-    Columns that V adds nothing to are dropped (a pivoted QR shows them). Gram-Schmidt runs twice, which is enough.
+    Columns of V that add nothing are dropped (a pivoted QR finds them). Gram-Schmidt runs twice, which is enough.
     """
     m, size = Q.shape[1], np.linalg.norm(V, axis=0)
     U = V / np.where(size > 0, size, 1.0)

@@ -25,8 +25,8 @@ def tangent(U: Array, X: Array) -> Array:
 def retract(U: Array, T: Array) -> Array:
     """The polar retraction R_U(T) = (U + T)(I + TᵀT)^-½, as the polar factor of U + T.
 
-    The closed form takes UᵀU = I and UᵀT + TᵀU = 0 for granted: rounding errors grow from step to step, and a run
-    blows up after some hundred of them. The polar factor is orthonormal to rounding error whatever it is given.
+    The closed form assumes UᵀU = I and UᵀT + TᵀU = 0 exactly, so rounding errors grow from step to step, and a run
+    diverges after some hundred steps. The polar factor is orthonormal to rounding error whatever it is given.
     """
     return polar(U + T)
 
@@ -37,12 +37,12 @@ def lift(V: Array, U: Array) -> Array:
 
 
 def tangent_distance(V: Array, U: Array) -> float:
-    """d(V, U) = ‖P_{T_V}(U)‖_F, the distance of the paper's prior; it sees a rotation of U that is not symmetric."""
+    """d(V, U) = ‖P_{T_V}(U)‖_F, the distance of the paper's prior; it depends on the basis of span(U)."""
     return float(np.linalg.norm(lift(V, U)))
 
 
 def span_distance(V: Array, U: Array) -> float:
-    """‖sin θ‖/√r over the principal angles θ of the two spans: 0 if they are one, 1 if they are perpendicular."""
+    """‖sin θ‖/√r over the principal angles θ of the two spans: 0 if they are the same, 1 if they are perpendicular."""
     return float(np.linalg.norm(U - V @ (V.T @ U)) / np.sqrt(U.shape[1]))
 
 

@@ -25,11 +25,11 @@ from fedspan.errors import InputError
 _EPS = float(np.finfo(np.float64).eps)
 _SMALLEST = float(np.finfo(np.float64).tiny)
 CERTIFIED = 1e-9  # a relative duality gap up to this is a solution
-_AIM = 1e-10  # what is tried for
+_AIM = 1e-10  # the relative gap that is aimed at
 _NEWTON_STEPS = 500  # Newton steps at most; a dozen is usual
 _FLAT = 1e-200  # curvature below which the dual is a plane
-_HALVINGS = 40  # of a step that leads away
-_MARGINS = (0.0, 2.0, 8.0, 64.0, 512.0)  # how far inside its limits ω is sought, in roundings
+_HALVINGS = 40  # of a step that does not ascend
+_MARGINS = (0.0, 2.0, 8.0, 64.0, 512.0)  # how far inside its constraints ω is sought, in rounding errors
 _CLEAR = 1e-8  # relative size of a constraint's value that is surely not zero
 
 
@@ -92,7 +92,7 @@ def minimise(F: Surrogate, c: float) -> Minimum:
     """Solve Problems 2, 5, 7, 10: min F̄_0(ω) + c Σ s_m subject to F̄_m(ω) ≤ s_m, s_m ≥ 0.
 
     A large price c turns a violation of rounding size into a large primal value. So where the plain solution is not
-    certified, ω is sought a few roundings inside its limits. If nothing is certified, the best that was found says so.
+    certified, ω is sought a few rounding errors inside its constraints. If nothing is certified, the best one says so.
     """
     if not F.curvature[0] > 0 or (F.curvature < 0).any():
         raise InputError(
@@ -138,7 +138,7 @@ def _term_sizes(F: Surrogate, omega: Array) -> Array:
 
 
 def _roundings(F: Surrogate, omega: Array) -> Array:
-    """(M+1,) how far the computed values at ω may be off: d terms are added, and their errors add up like a walk."""
+    """(M+1,) how far the computed values at ω may be off: the errors of d terms add up like a random walk."""
     return _EPS * (4 + np.sqrt(len(omega)) / 8) * _term_sizes(F, omega)
 
 
@@ -219,7 +219,7 @@ class _Dual:
         return (np.abs(self.k) + np.abs(self.products) + self.q * self.squared)[1:]
 
     def gain(self, step: Array) -> float:
-        """How much larger the dual is at ν + step, by its own formula: two values' difference would be rounding."""
+        """How much larger the dual is at ν + step, without the rounding errors of a difference of two values."""
         turned = float(self.q[1:] @ step)
         sigma = self.sigma + turned
         other = self.products[1:] + self.q[1:] * self.squared
@@ -236,7 +236,7 @@ def _maximise_dual(G: Array, k: Array, q: Array, c: Array) -> Array:
         if (np.abs(F[free]) <= 8 * _EPS * dual.sizes[free]).all():
             break
         step = np.zeros_like(nu)
-        step[free] = _newton(dual.bend[np.ix_(free, free)], F[free])
+        step[free] = _newton_step(dual.bend[np.ix_(free, free)], F[free])
         for _ in range(_HALVINGS):
             moved = np.clip(nu + step, 0.0, c) - nu
             gain = dual.gain(moved)
@@ -244,7 +244,7 @@ def _maximise_dual(G: Array, k: Array, q: Array, c: Array) -> Array:
                 break
             step /= 2
         else:
-            moved = _coordinates(dual, c) - nu
+            moved = _ascend_coordinates(dual, c) - nu
             gain = dual.gain(moved)
         if gain <= 0:
             break
@@ -252,14 +252,14 @@ def _maximise_dual(G: Array, k: Array, q: Array, c: Array) -> Array:
     return dual.nu
 
 
-def _newton(H: Array, F: Array) -> Array:
-    """The step to F̄ = 0, with the matrix scaled to a diagonal of ones; constraints may be the same twice."""
+def _newton_step(H: Array, F: Array) -> Array:
+    """The step to F̄ = 0, with the matrix scaled to a diagonal of ones; a constraint may occur twice."""
     s = 1 / np.sqrt(np.maximum(np.diag(H), _FLAT))
     return s * np.linalg.solve(H * np.multiply.outer(s, s) + 64 * _EPS * np.eye(len(s)), s * F)
 
 
-def _coordinates(dual: _Dual, c: Array) -> Array:
-    """Each ν_m in turn, exactly, the others held: for where Newton's step does not ascend."""
+def _ascend_coordinates(dual: _Dual, c: Array) -> Array:
+    """Maximise over one ν_m after the other, exactly: where Newton's step does not ascend."""
     nu = dual.nu.copy()
     for m in range(len(nu)):
         x = np.concatenate([[1.0], nu])

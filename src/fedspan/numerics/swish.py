@@ -28,7 +28,7 @@ class Swish:
         return self.hidden * (features + self.classes)
 
     def start(self, features: int, rng: np.random.Generator) -> Array:
-        """ω¹: normal of variance 2 by what goes in (He et al. 2015); the paper says "any"."""
+        """ω¹: normal, of variance 2 / number of inputs (He et al. 2015); the paper allows any start."""
         W1 = rng.normal(size=(features, self.hidden)) * np.sqrt(2 / features)
         W0 = rng.normal(size=(self.hidden, self.classes)) * np.sqrt(2 / self.hidden)
         return np.concatenate([W0.ravel(), W1.ravel()])

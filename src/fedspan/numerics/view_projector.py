@@ -1,4 +1,4 @@
-"""One view of the entities as an operator: the projector on what its features can say, without forming it.
+"""One view of the entities as an operator: the projector on the span of its features, without forming it.
 
 Notation: X (J, N) the view, μ and s the mean and the deviation of its features, B = (X - 1μᵀ) diag(1/s) (J, N), ε the
 ridge, Q (N, K) weights, G (J, K) what they should give: Q = argmin ½‖BQ - G‖² + (ε/2)‖Q‖² = (BᵀB + εI)†BᵀG, and
@@ -45,7 +45,7 @@ class View(Rows):
     ) -> None:
         super().__init__(X)
         self.center, self.scale, self.ridge = center, scale, float(ridge)
-        self.accuracy = accuracy  # of a solve that iterates: of its gradient, against that at zero
+        self.accuracy = accuracy  # of an iterative solve: its last gradient, relative to that at zero
 
     @property
     def J(self) -> int:
@@ -149,7 +149,7 @@ class View(Rows):
     def _preconditioner(self) -> Callable[[Array], Array]:
         if self.N <= _CHOLESKY:
             C = self.gram(self.mu, self.s)
-            # Positive definite whatever the rank: with less, rounding errors in the null space would be blown up.
+            # Positive definite whatever the rank; less would blow up rounding errors in the null space.
             C[np.diag_indices(self.N)] += self.ridge + 1e-7 * np.trace(C) / self.N
             L = scipy.linalg.cholesky(C, lower=True, overwrite_a=True, check_finite=False)
             return lambda S: np.asarray(scipy.linalg.cho_solve((L, True), S, check_finite=False))

@@ -1,1 +1,1 @@
-"""What protects a client's rows: noise that is calibrated and charged, masks that hold, attacks that were tried."""
+"""Differential privacy: the request, the plan of all noise, the guard at the client, the accountant, the budget."""

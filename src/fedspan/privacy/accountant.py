@@ -2,7 +2,7 @@
 
 A release is named by its noise multiplier z, the standard deviation of its Gaussian noise over its sensitivity, and by
 q, the probability with which a row is in it (1: all rows are). Releases without sub-sampling compose to one Gaussian
-with 1/z² = Σ 1/z_j², exactly; the rest is left to the library. It is asked for an upper bound of ε, never an estimate.
+with 1/z² = Σ 1/z_j², exactly; the rest is left to the library, which gives an upper bound on ε and never an estimate.
 """
 
 from __future__ import annotations
@@ -84,5 +84,5 @@ def noise_multiplier(eps: float, delta: float, times: int = 1, q: float = 1.0) -
 
 
 def paper_multiplier(eps: float, delta: float, times: int) -> float:
-    """What the classic formula with linear composition asks for (Guo et al., Algorithm 2): for comparison."""
+    """The multiplier of the classic formula with linear composition (Guo et al., Algorithm 2), for comparison."""
     return times / eps * math.sqrt(2 * math.log(1.25 * times / delta))

@@ -47,7 +47,7 @@ class Budget:
 
     @classmethod
     def grant(cls, path: str | os.PathLike[str], epsilon: float, delta: float) -> Budget:
-        """Make the file, or raise what an existing one allows; what was spent stays."""
+        """Make the file, or change what an existing one allows; what was spent stays spent."""
         if not epsilon > 0 or not 0 < delta < 1:
             raise InputError(
                 f"epsilon must be above 0 and delta between 0 and 1, but they are {epsilon!r} and {delta!r}."
@@ -59,7 +59,7 @@ class Budget:
     def _read(self) -> _Account:
         try:
             tree = json.loads(self.path.read_text(encoding="utf-8"))
-            [(float(s["noise"]), float(s["sampled"])) for s in tree["spent"]]
+            _count_releases(tree["spent"])  # fails if an entry is not a release
             return {"epsilon": float(tree["epsilon"]), "delta": float(tree["delta"]), "spent": list(tree["spent"])}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise PrivacyError(
@@ -79,8 +79,8 @@ class Budget:
         tree = self._read()
         return epsilon(_count_releases(tree["spent"]), tree["delta"])
 
-    def affords(self, planned: Iterable[tuple[str, float, float, int]]) -> None:
-        """Refuse a run whose releases (task, noise, sampled, how often) would exceed the budget, before it begins."""
+    def check_affordable(self, planned: Iterable[tuple[str, float, float, int]]) -> None:
+        """Refuse a run before it begins if its releases (task, noise, sampled, how often) would exceed the budget."""
         tree = self._read()
         after = _count_releases(tree["spent"])
         for _, noise, sampled, times in planned:

@@ -1,4 +1,4 @@
-"""At the client's door: nothing leaves but what the plan names, as often as it says, with its noise on it."""
+"""At the client's door: nothing leaves but what the plan names, no more often than it says, and with its noise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Guard:
         """The arrays with their noise, as integers on their grids. They are charged before they leave."""
         plan = self.plan
         if task not in plan.noise or set(arrays) != set(plan.noise[task]):
-            raise PrivacyError(f"Task {task!r} is not in the privacy plan as it is, so nothing was sent.")
+            raise PrivacyError(f"Task {task!r} with {sorted(arrays)} is not in the privacy plan, so nothing was sent.")
         before = self.released.get(task, 0)
         if before >= plan.limits[task]:
             raise PrivacyError(
@@ -39,9 +39,9 @@ class Guard:
         return {name: self._add_noise(task, name, array, bounds[name], rng) for name, array in arrays.items()}
 
     def _add_noise(self, task: str, name: str, x: Array, bound: float, rng: Draw) -> Array:
-        deviation = self.plan.noise[task][name] * noise.widened(bound, x.size) / math.sqrt(self.plan.spread)
+        deviation = self.plan.noise[task][name] * noise.widen(bound, x.size) / math.sqrt(self.plan.spread)
         normal = noise.system_normal(x.size) if self.plan.system else rng(f"noise {name}").normal(size=x.size)
-        return noise.on_grid(np.asarray(x, dtype=np.float64), noise.step(bound, x.size), deviation, normal)
+        return noise.add_on_grid(np.asarray(x, dtype=np.float64), noise.step(bound, x.size), deviation, normal)
 
     def snapshot(self) -> dict[str, int]:
         return dict(self.released)

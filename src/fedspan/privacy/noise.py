@@ -2,14 +2,14 @@
 
 Why a grid: the low bits of a floating-point sum x + N tell which x can have led to it (Mironov 2012). So x is first
 rounded to whole multiples of a public step g, and the noise is rounded to whole multiples of g too: the release is an
-integer, every integer can come from every x, and with exact integers rint(N/g + x/g) = rint(N/g) + x/g is what one
-gets by rounding the real-valued Gaussian mechanism: post-processing, which costs nothing. Rounding x moves two
-neighbours apart by at most g in each entry; the step is so fine (`step`) that this adds less than a thousandth to the
-sensitivity, and it is added (`widened`).
+integer, every integer can come from every x, and because x/g is an integer, rint(N/g) + x/g = rint(N/g + x/g) is the
+rounded real-valued Gaussian mechanism: post-processing, which costs nothing. Rounding x moves two neighbours apart by
+at most g in each entry; the step is so fine (`step`) that this adds less than a thousandth to the sensitivity, and
+that is added (`widen`).
 
 Why not numpy's generator: where a column is zero, its noise is released as it is, and a generator that is not made for
-cryptography could be run on from there. The uniform bits come from the operating system's, and normal numbers from them
-by the inverse of the distribution function: 53 bits and a sign, so up to 8.3 deviations.
+cryptography could be continued from there. Uniform bits come from the operating system, and normal numbers from them by
+the inverse of the distribution function: 53 bits and a sign, so up to 8.3 deviations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def step(sensitivity: float, size: int) -> float:
     return 2.0 ** math.floor(math.log2(sensitivity * _FINE / math.sqrt(max(size, 1))))
 
 
-def widened(sensitivity: float, size: int) -> float:
+def widen(sensitivity: float, size: int) -> float:
     """The sensitivity after rounding."""
     return sensitivity + step(sensitivity, size) * math.sqrt(size)
 
@@ -43,6 +43,6 @@ def system_normal(size: int) -> Array:
     return np.where(bits & np.uint64(1), ndtri(tail), -ndtri(tail))
 
 
-def on_grid(x: Array, g: float, deviation: float, normal: Array) -> Array:
+def add_on_grid(x: Array, g: float, deviation: float, normal: Array) -> Array:
     """x with Gaussian noise of that deviation, in whole multiples of g."""
     return np.rint(x / g).astype(np.int64) + np.rint(normal.reshape(x.shape) * (deviation / g)).astype(np.int64)

@@ -50,7 +50,7 @@ class Plan:
         return declared.bound(self.row_norm, self.neighbours == "replace-one")
 
     def check(self, task: str, asked: int) -> None:
-        """Refuse, before it is sent, a question that is not in the plan or was asked as often as planned."""
+        """Refuse, before it is sent, a question that is not in the plan or was already asked as often as planned."""
         if task not in self.noise:
             raise PrivacyError(
                 f"Task {task!r} is not in the privacy plan ({', '.join(self.noise)}), so nothing was sent."
@@ -70,14 +70,15 @@ class Plan:
 def plan_for(dp: RowDP, declared: Declarations, releases: Iterable[Release], *, spread: int = 1) -> Plan:
     """The noise of every release, so that all of them together are (ε, δ)-private."""
     releases = list(releases)
+    if not releases:
+        raise InputError("This algorithm plans no releases, so it cannot be combined with differential privacy.")
     sampled = {r.sampled for r in releases if r.sampled != 1}
-    if sampled and (len(releases) > 1 or len(sampled) > 1):
+    if sampled and len(releases) > 1:
         raise InputError("A plan can have one release of sampled rows and nothing else, or only releases of all rows.")
-    q = releases[0].sampled
     if sampled:
         if dp.neighbours != "add-remove":
             raise InputError("Releases of sampled rows need neighbours='add-remove', but it is 'replace-one'.")
-        z = {releases[0]: noise_multiplier(dp.epsilon, dp.delta, releases[0].times, q)}
+        z = {releases[0]: noise_multiplier(dp.epsilon, dp.delta, releases[0].times, releases[0].sampled)}
     else:
         one = noise_multiplier(dp.epsilon, dp.delta)
         total = sum(r.share for r in releases)
@@ -86,7 +87,7 @@ def plan_for(dp: RowDP, declared: Declarations, releases: Iterable[Release], *, 
     for r in releases:
         if not isinstance(declared[r.task][r.array], Sensitivity):
             raise InputError(
-                f"Task {r.task!r} releases {r.array!r} without a known sensitivity, so no noise is enough."
+                f"Task {r.task!r} releases {r.array!r} without a known sensitivity, so no amount of noise is enough."
             )
         table.setdefault(r.task, {})[r.array] = z[r]
     for name in table:
@@ -108,5 +109,5 @@ def plan_for(dp: RowDP, declared: Declarations, releases: Iterable[Release], *, 
 
 
 def expected_error(deviation: float, d: int, k: int, theta: float, symmetric: bool) -> float:
-    """The projection distance to expect of noise of that deviation in M, where θ is M's k-th eigenvalue."""
+    """The projection distance to expect from noise of that deviation in M, where θ is M's k-th eigenvalue."""
     return deviation * (math.sqrt(d) + math.sqrt(k)) / theta / (math.sqrt(2) if symmetric else 1.0)

@@ -1,4 +1,4 @@
-"""What leaves a client: what one row can change of it, and how often a run will ask for it."""
+"""What leaves a client: how much one row can change it, and how often a run will ask for it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ class Sensitivity:
     def bound(self, C: float, replace_one: bool = False) -> float:
         """By how much one row more or less changes the array; or one row in the place of another.
 
-        Replacing is removing and adding: at most twice as much. Counts change by 1 still, and for releases of second
-        order, positive semidefinite as aaᵀ is, ‖aaᵀ - bbᵀ‖_F ≤ √2 C² (nothing is negative in their inner product).
+        Replacing is removing and adding: at most twice as much. A count still changes by at most 1, and for
+        releases of second order, positive semidefinite as aaᵀ is, ‖aaᵀ - bbᵀ‖_F ≤ √2 C², because their inner product is
+        not negative.
         """
         return C**self.power * ({0: 1.0, 2: 2**0.5}.get(self.power, 2.0) if replace_one else 1.0)
 

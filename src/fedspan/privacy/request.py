@@ -22,8 +22,8 @@ class RowDP:
         row_norm: C, the public bound on a row's Euclidean norm (after centering, if asked for). Longer rows are
             shortened to it. It must be known without looking at the data: the largest norm in the data is private.
         neighbours: "add-remove" (a row more or less; the number of rows is private too), or "replace-one".
-        expect: A public guess of λ_k, the mean square along the last component, for the expected error that is told
-            before anything is sent; None: the most that it can be, C²/k.
+        expect: A public guess of λ_k, the mean square along the last component, for the forecast of the error before
+            anything is sent; None: a typical part of C²/k, the most that it can be.
         simulate: Draw the noise from the run's keyed streams, so that runs repeat. Whoever knows the seed can take such
             noise off again: for simulations only, and the report says so. Otherwise it comes from the system.
         budgets: A folder with one file per client, `<client>.json`, in which each client keeps what it may spend and
@@ -83,7 +83,7 @@ class PaperDP:
 
 
 def _is_number(value: float) -> bool:
-    """Whether that is one, whatever the type checker was not asked."""
+    """Whether the value is a finite number, which a caller without a type checker may have got wrong."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -1,1 +1,1 @@
-"""Reports: one HTML page about a run, and its charts; also from Python, with `reports.report.write_report`."""
+"""Reports: one HTML page about a run, and its charts; from Python it is `model.report(path)`."""

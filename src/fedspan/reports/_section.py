@@ -1,21 +1,18 @@
-"""What the report says about one kind of model, and what several kinds share."""
+"""What the report says about one kind of model: the contract, and what several kinds share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import Generic, Protocol, TypeVar
-
-import numpy as np
 
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
-from fedspan.reports.charts import draw_curve_chart, draw_picture
-from fedspan.reports.page import Html, render_figure
+from fedspan.reports.charts import draw_curve_chart
+from fedspan.reports.format import format_number
+from fedspan.reports.page import render_figure
 
-_COMPONENTS, _LOADINGS, _PICTURES, _PIXELS = 6, 5, 12, 1024  # how much is shown
 Fitted = TypeVar("Fitted", contravariant=True)
 Metrics = Mapping[str, float]
 
@@ -34,12 +31,6 @@ class RowsModel(FittedModel, Protocol):
 
     n_clients_: int
     n_features_in_: int
-
-
-class FeatureModel(RowsModel, Protocol):
-    """A model of rows with the same features at every client."""
-
-    feature_names_in_: Array | None  # scikit-learn's convention: absent if the data had no names
 
 
 @dataclass(frozen=True)
@@ -87,12 +78,31 @@ class IterativeModel(FittedModel, Protocol):
     tol: float
 
 
-def get_tol(model: IterativeModel) -> float:
-    return model.tol
+Iterative = TypeVar("Iterative", bound=IterativeModel)
 
 
-def describe_iterative_outcome(model: IterativeModel, last: Metrics) -> str:
-    """How a run ended that stops at a tolerance."""
+def build_iterative_section(
+    title: str,
+    summarize: Callable[[Iterative, str], str],
+    list_sizes: Callable[[Iterative], dict[str, str]],
+    list_key_figures: Callable[[Iterative, Metrics], dict[str, str]],
+    render_body: Callable[[Iterative, Ledger, ShownRows], str],
+    change: str = "change of the estimate",
+) -> Section[Iterative]:
+    """The section of a model whose solver stops at a tolerance."""
+    return Section(
+        title,
+        summarize,
+        list_sizes,
+        list_key_figures,
+        render_body,
+        _describe_iterative_outcome,
+        lambda model: model.tol,
+        change=change,
+    )
+
+
+def _describe_iterative_outcome(model: IterativeModel, last: Metrics) -> str:
     if model.converged_ and "best_accuracy" in last and not last["kkt"] <= model.tol:
         return "stopped early (patience)"
     if model.converged_:
@@ -142,46 +152,3 @@ def _find_start(curves: list[list[float]]) -> int:
     span = max(map(max, curves)) - min(map(min, curves))
     rest = max(max(ys[start:]) for ys in curves) - min(min(ys[start:]) for ys in curves)
     return start if rest < 0.1 * span else 0
-
-
-def format_number(value: float, digits: int = 3) -> str:
-    """A number for people."""
-    if math.isinf(value):
-        return "∞"
-    text = f"{value:.{digits}g}"
-    return f"{float(text):,.{digits + 3}g}" if value == 0 or 1e-3 <= abs(value) < 1e6 else text.replace("e+0", "e")
-
-
-def find_feature_names(model: FeatureModel) -> list[str] | None:
-    """The features' names, if the data had any."""
-    try:
-        names = model.feature_names_in_
-    except AttributeError:
-        return None
-    return None if names is None else [str(name) for name in names]
-
-
-def list_loadings(model: FeatureModel, components: Array) -> list[Html]:
-    """The largest loadings of each component, with the features' names."""
-    names: Sequence[str] = find_feature_names(model) or [f"column {i}" for i in range(model.n_features_in_)]
-    out = []
-    for component in components[:_COMPONENTS]:
-        largest = np.argsort(-np.abs(component), kind="stable")[:_LOADINGS]
-        items = (f'<span class="keep">{component[j]:+.2f} {escape(names[j])}</span>' for j in largest)
-        out.append(Html(" ".join(items)))
-    return out
-
-
-def render_pictures(model: FeatureModel, components: Array) -> str:
-    """Components as pictures, where the features are pixels of a square: so named, or without names."""
-    side, names = math.isqrt(model.n_features_in_), find_feature_names(model)
-    pixels = names is None or all(name.startswith("pixel") for name in names)
-    if side**2 != model.n_features_in_ or not 16 <= model.n_features_in_ <= _PIXELS or not pixels:
-        return ""
-    figures = (
-        f"<figure>{draw_picture(component.tolist(), side, f'component {i + 1}')}"
-        f"<figcaption>{i + 1}</figcaption></figure>"
-        for i, component in enumerate(components[:_PICTURES])
-    )
-    caption = f"The same components as pictures of {side} by {side} pixels: blue above zero, orange below."
-    return f'<p class="soft" style="margin-top:12px">{caption}</p><div class="pictures">{"".join(figures)}</div>'

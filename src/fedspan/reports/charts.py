@@ -142,7 +142,7 @@ def draw_curve_chart(
     return draw_svg(W, H, title, parts, "chart")
 
 
-def draw_bar_chart(values: Sequence[float], title: str, x_label: str, noun: str = "component") -> str:
+def draw_bar_chart(values: Sequence[float], title: str, x_label: str) -> str:
     """Shares from 0 to 1, one bar each, from a common zero."""
     step = (W - _LEFT - RIGHT) / len(values)
     largest = max(values) or 1.0
@@ -151,7 +151,7 @@ def draw_bar_chart(values: Sequence[float], title: str, x_label: str, noun: str 
     for i, value in enumerate(values):
         h = value / largest * height
         middle, y = _LEFT + (i + 0.5) * step, H - BOTTOM - h
-        parts.append(draw_bar(middle, step, y, h, f"{noun} {i + 1}: {value:.2%}"))
+        parts.append(draw_bar(middle, step, y, h, f"{x_label} {i + 1}: {value:.2%}"))
         if len(values) <= 12:
             digits = 3 if step > 36 else 2  # so that two numbers do not touch
             parts.append(draw_label(middle, y - 5, f"{100 * value:.{digits}g}", "middle"))

@@ -9,7 +9,6 @@ from fedspan.algorithms.registry import ALGORITHMS
 from fedspan.core.ledger import Exchange, Ledger, Started
 from fedspan.core.protocol import Task, tasks_of
 from fedspan.privacy.request import RowDP
-from fedspan.reports._task_words import WORDS
 
 # Algorithms that users know by another name.
 _USER_NAMES = {
@@ -44,8 +43,7 @@ def describe_task(started: Started | None, task: str) -> str:
         return ""
     if declared is not None and declared.shows:
         return declared.shows
-    words = WORDS.get("" if started is None else started.algorithm, {})
-    return words.get(task) or WORDS[AgreeOnColumns.__name__].get(task) or f"the arrays of the task {task!r}"
+    return f"the arrays of the task {task!r}"
 
 
 def _find_declared(started: Started | None, task: str) -> Task | None:

@@ -32,3 +32,11 @@ def accuracy_of(metrics: Mapping[str, float]) -> tuple[str, float]:
     """What the server knows of its accuracy: the KKT violation, or if it cannot see that, the estimate's change."""
     kkt, change = metrics.get("kkt", math.nan), metrics.get("change", math.nan)
     return ("change", change) if math.isnan(kkt) and not math.isnan(change) else ("KKT", kkt)
+
+
+def format_number(value: float, digits: int = 3) -> str:
+    """A number with a few digits: "0.123", "12,300", "1.2e7", "∞"."""
+    if math.isinf(value):
+        return "∞"
+    text = f"{value:.{digits}g}"
+    return f"{float(text):,.{digits + 3}g}" if value == 0 or 1e-3 <= abs(value) < 1e6 else text.replace("e+0", "e")

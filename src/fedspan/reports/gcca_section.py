@@ -8,15 +8,7 @@ import numpy as np
 
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
-from fedspan.reports._section import (
-    IterativeModel,
-    Metrics,
-    Section,
-    ShownRows,
-    describe_iterative_outcome,
-    get_tol,
-    render_course,
-)
+from fedspan.reports._section import IterativeModel, Metrics, ShownRows, build_iterative_section, render_course
 from fedspan.reports.charts import draw_bar_chart
 from fedspan.reports.format import format_count
 from fedspan.reports.page import render_charts, render_figure, render_table
@@ -112,12 +104,4 @@ def _render_view_table(model: GccaModel) -> str:
     return render_table(head, rows, numbers=set(range(1, len(head))))
 
 
-GCCA: Section[GccaModel] = Section(
-    "Federated GCCA",
-    _summarize_gcca,
-    _list_gcca_sizes,
-    _list_gcca_figures,
-    _render_gcca,
-    describe_iterative_outcome,
-    get_tol,
-)
+GCCA = build_iterative_section("Federated GCCA", _summarize_gcca, _list_gcca_sizes, _list_gcca_figures, _render_gcca)

@@ -8,17 +8,8 @@ from typing import Protocol
 
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
-from fedspan.reports._section import (
-    Metrics,
-    RowsModel,
-    Section,
-    ShownRows,
-    format_number,
-    last_metrics,
-    list_sizes,
-    render_course,
-)
-from fedspan.reports.format import format_count
+from fedspan.reports._section import Metrics, RowsModel, Section, ShownRows, last_metrics, list_sizes, render_course
+from fedspan.reports.format import format_count, format_number
 from fedspan.reports.page import render_charts, render_table
 
 _CLASSES = 10  # names of classes in the summary

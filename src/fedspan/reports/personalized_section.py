@@ -9,22 +9,11 @@ import numpy as np
 
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
-from fedspan.reports._section import (
-    FeatureModel,
-    IterativeModel,
-    Metrics,
-    Section,
-    ShownRows,
-    describe_iterative_outcome,
-    format_number,
-    get_tol,
-    list_loadings,
-    list_sizes,
-    render_pictures,
-)
+from fedspan.reports._components import FeatureModel, list_loadings, render_pictures
+from fedspan.reports._section import IterativeModel, Metrics, ShownRows, build_iterative_section, list_sizes
 from fedspan.reports.charts import draw_curve_chart
 from fedspan.reports.client_charts import draw_distances
-from fedspan.reports.format import format_count
+from fedspan.reports.format import format_count, format_number
 from fedspan.reports.page import render_charts, render_figure, render_table
 from fedspan.reports.scatter import draw_client_map
 
@@ -146,13 +135,11 @@ def _render_distance_table(model: PersonalizedModel) -> str:
     return "<h2>Clients by distance, the farthest first</h2>" + render_table(["client", "distance"], rows, numbers={1})
 
 
-PERSONALIZED: Section[PersonalizedModel] = Section(
+PERSONALIZED = build_iterative_section(
     "Personalized PCA",
     _summarize_personalized,
     list_sizes,
     _list_personalized_figures,
     _render_personalized,
-    describe_iterative_outcome,
-    get_tol,
-    change="change of the objective",
+    "change of the objective",
 )

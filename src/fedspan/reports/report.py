@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,6 @@ from html import escape
 from statistics import median
 from typing import Any
 
-from fedspan._files import write_whole
 from fedspan._types import Array
 from fedspan._version import __version__
 from fedspan.core.ledger import Ledger
@@ -40,19 +38,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
 }
 
 
-def write_report(
-    path: str | os.PathLike[str],
-    model: FittedModel,
-    ledger: Ledger,
-    facts: RunFacts,
-    scores: Mapping[str, Array] | None = None,
-    with_rows: bool = True,
-) -> None:
-    """Write the report to a file, whole or not at all. The parameters are those of `render`."""
-    write_whole(path, render(model, ledger, facts, scores, with_rows))
-
-
-def render(
+def render_report(
     model: FittedModel,
     ledger: Ledger,
     facts: RunFacts,

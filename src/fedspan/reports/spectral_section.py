@@ -7,18 +7,8 @@ from typing import Protocol
 
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
-from fedspan.reports._section import (
-    FeatureModel,
-    IterativeModel,
-    Metrics,
-    Section,
-    ShownRows,
-    describe_iterative_outcome,
-    get_tol,
-    list_loadings,
-    list_sizes,
-    render_pictures,
-)
+from fedspan.reports._components import FeatureModel, list_loadings, render_pictures
+from fedspan.reports._section import IterativeModel, Metrics, Section, ShownRows, build_iterative_section, list_sizes
 from fedspan.reports.charts import draw_bar_chart
 from fedspan.reports.format import format_count
 from fedspan.reports.page import render_charts, render_figure, render_table
@@ -61,7 +51,7 @@ def _build_spectral_section(title: str, noun: str, share: str, what: str) -> Sec
             + render_table(["no.", share, "cumulative", "largest loadings"], table, numbers={1, 2})
         )
 
-    return Section(title, summarize, list_sizes, _list_gap, render_body, describe_iterative_outcome, get_tol)
+    return build_iterative_section(title, summarize, list_sizes, _list_gap, render_body)
 
 
 def _render_scatter(model: SpectralModel, rows: ShownRows) -> tuple[str, str]:

@@ -2,10 +2,10 @@
 
 An integer array takes one lane and is exact. A floating-point array takes two lanes that do not touch each other: the
 whole part, and the rest (of the same sign) in steps of 2^-52. A float64 of magnitude 1 or more loses nothing, a
-smaller one at most half a step. Sums are taken lane by lane; what the rests make up to is carried over at the end.
-Nothing wraps: a number that m clients could add up to too much is refused. `COUNTS` goes along: a 1 from each client,
-so that a sum whose masks did not cancel is known by its number of clients; and for each floating-point array a 1 if
-some entry is resolved to six digits by the step: if no client has such an entry, the sum is refused too.
+smaller one at most half a step. Sums are taken lane by lane, and carried over at the end. Nothing wraps: a number is
+refused if m of its size would add up to too much. `COUNTS` goes along: a 1 from each client, so that a sum whose masks
+did not cancel is recognised by its number of clients; and for each floating-point array a 1 if the step resolves some
+entry to six digits: if no client has such an entry, the sum is refused too.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def from_lanes(total: Arrays, clients: int) -> dict[str, Array]:
         )
     out = {name: _from_lane_pair(lanes) for name, lanes in total.items() if name != COUNTS}
     for name, count in zip(floats, counts[1:], strict=True):
-        if count == 0 and total[name].any() and out[name].size > 1:  # one number may well be next to nothing
+        if count == 0 and total[name].any() and out[name].size > 1:  # a single number may well be close to zero
             raise InputError(
                 f"{name!r} is below {COARSE:.1g} at every client, too small for the fixed-point step of 2^-{BITS} in a "
                 f"secure sum. {_CURE}"

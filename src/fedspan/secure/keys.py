@@ -54,7 +54,6 @@ class PrivateKey(Protocol):
     """What is used of a private key of X25519."""
 
     def exchange(self, peer_public_key: Any) -> bytes: ...
-    def private_bytes_raw(self) -> bytes: ...
 
 
 def new_key() -> tuple[PrivateKey, bytes]:

@@ -6,7 +6,7 @@ s_ij the secret that i and j agreed on, r_i the root of i's own masks. Client i 
     y_i = x_i + PRG(b_i^e) + Σ_{j>i} PRG(k_ij^e) - Σ_{j<i} PRG(k_ij^e),   b_i^e = HMAC(r_i, e),  k_ij^e = HMAC(s_ij, e),
 
 where e stands for the exchange's number and, in k_ij^e, also for the request: a server that asks two clients different
-things (so that all but one say zero) finds masks that do not cancel.
+things (so that all but one answer zero) finds masks that do not cancel.
 
 Phases:  @keys    a public key from each                            once per epoch
          @roster  all keys to all; sealed shares of r_i from each   once per epoch
@@ -15,7 +15,7 @@ Phases:  @keys    a public key from each                            once per epo
          @unmask  the tags to whom they are for; b_i^e from each, and k_ij^e for every j that did not answer
          @recover only if some of U did not unmask: shares of their r_i, from which b_i^e follows
 
-Where t = m nobody may be missing, so nothing is ever to be taken off: no b_i, and the sum of the y_i is the sum.
+Where t = m nobody may be missing, so no mask ever has to be taken off: there are no b_i, and Σ y_i is the sum.
 
 Differs from the paper, so that keys can serve many exchanges: (1) of a client that did not answer, the others reveal
 this exchange's k_ij^e instead of shares of its private key, which would unmask what it sent before; (2) a client that
@@ -68,7 +68,7 @@ class Secure:
 
     threshold: int | None = None
 
-    def among(self, clients: int, min_clients: int | None = None) -> int:
+    def threshold_for(self, clients: int, min_clients: int | None = None) -> int:
         """The threshold for that many clients."""
         t = self.threshold
         if t is None:
@@ -84,7 +84,7 @@ def to_bytes(text: str) -> Array:
     return np.frombuffer(text.encode(), dtype=np.uint8)
 
 
-def rows(items: Sequence[bytes], width: int) -> Array:
+def stack_bytes(items: Sequence[bytes], width: int) -> Array:
     """Byte strings of one width as an array."""
     return np.frombuffer(b"".join(items), dtype=np.uint8).reshape(len(items), width)
 
@@ -127,14 +127,14 @@ def split_request(arrays: Arrays, released: Iterable[str]) -> tuple[dict[str, Ar
     return {name: x for name, x in arrays.items() if name != SUM}, names
 
 
-def digest(task: str, arrays: Arrays) -> bytes:
+def digest_request(task: str, arrays: Arrays) -> bytes:
     """A digest of a request."""
     parts = [(name, arrays[name].dtype.str, arrays[name].shape, arrays[name].tobytes()) for name in sorted(arrays)]
     return sha256(repr(task).encode() + b"".join(repr(p[:3]).encode() + p[3] for p in parts)).digest()
 
 
-def transcript(epoch: bytes, threshold: int, names: Sequence[str], keys: Array) -> bytes:
-    """A digest of what all clients of an epoch must have seen alike."""
+def digest_roster(epoch: bytes, threshold: int, names: Sequence[str], keys: Array) -> bytes:
+    """A digest of what must be the same for all clients of an epoch."""
     return sha256(repr((epoch, threshold, tuple(names), keys.tobytes())).encode()).digest()
 
 
@@ -147,7 +147,7 @@ class _Circle:
     context: bytes
     secrets: dict[int, bytes]  # s_ij by j
     sealed: Array  # (m, SEALED) shares of r_i for each other client; no rows if t = m
-    over: bool = False  # something was revealed that forbids to use these keys again
+    over: bool = False  # something was revealed, so these keys must not be used again
 
     def pair(self, j: int, *purpose: object) -> bytes:
         return purpose_key(self.secrets[j], *purpose)
@@ -166,7 +166,7 @@ class _Sent:
 
 
 class Party:
-    """One client's half: keeps its secrets (in memory only), masks, and refuses what would show more than a sum."""
+    """One client's half: keeps its secrets (in memory only), masks, and refuses whatever would show more than a sum."""
 
     def __init__(self, name: str, threshold: int) -> None:
         self.name, self.t = name, threshold
@@ -194,13 +194,13 @@ class Party:
         if epoch != self.epoch:  # the same again if it is asked again
             self.epoch, self.root, self.circle, self.sent = epoch, os.urandom(16), None, None
             self.key, self.public = new_key()
-        return {"key": rows([self.public], 32)[0]}
+        return {"key": stack_bytes([self.public], 32)[0]}
 
     def _roster(self, arrays: Arrays, place: Place) -> Arrays:
         names = _take_names(arrays)
         m, t = len(names), self.t
         keys = _take_bytes(arrays, "keys", m, 32)
-        context = transcript(self.epoch, t, names, keys)
+        context = digest_roster(self.epoch, t, names, keys)
         if self.circle is None or self.circle.context != context:
             _require(self.circle is None, "there is another roster in this epoch already")
             _require(bool(self.epoch), "a roster came before the keys")
@@ -215,7 +215,7 @@ class Party:
             self.circle = _Circle(names, me, context, secrets, np.zeros((0, SEALED), dtype=np.uint8))
             if t < m:
                 shares = split_secret(self.root, t, m)
-                self.circle.sealed = rows([self._seal(j, shares[j]) for j in range(m)], SEALED)
+                self.circle.sealed = stack_bytes([self._seal(j, shares[j]) for j in range(m)], SEALED)
         return {"shares": self.circle.sealed}
 
     def _seal(self, j: int, share: bytes) -> bytes:
@@ -229,8 +229,8 @@ class Party:
             raise ProtocolError("Secure aggregation refused: no keys were agreed on in this epoch.")
         return self.circle
 
-    def repeated(self, place: Place) -> Arrays | None:
-        """What was sent in that exchange, if it was: two messages under the same masks would show their difference."""
+    def find_sent(self, place: Place) -> Arrays | None:
+        """What was sent in that exchange, if anything: two messages under the same masks show their difference."""
         return self.sent.arrays if self.sent is not None and self.sent.place == place else None
 
     def mask(self, arrays: Arrays, place: Place, asked: bytes = b"") -> Arrays:
@@ -271,7 +271,7 @@ class Party:
             circle.pair(j, "agree", circle.me, j, place, sent.asked, present)[:TAG] if j != circle.me else bytes(TAG)
             for j in range(len(circle.names))
         ]
-        return {"tags": rows(tags, TAG)}
+        return {"tags": stack_bytes(tags, TAG)}
 
     def _unmask(self, arrays: Arrays, place: Place) -> Arrays:
         circle, sent = self._during(place)
@@ -288,8 +288,8 @@ class Party:
         missing = [j for j in range(len(circle.names)) if j not in sent.present]
         sent.unmasked, circle.over = True, circle.over or bool(missing)
         return {
-            "seed": rows([own_seed(self.root, circle.context, place)], 32)[0],
-            "pairs": rows([circle.pair(j, "mask", place, sent.asked) for j in missing], 32),
+            "seed": stack_bytes([own_seed(self.root, circle.context, place)], 32)[0],
+            "pairs": stack_bytes([circle.pair(j, "mask", place, sent.asked) for j in missing], 32),
         }
 
     def _recover(self, arrays: Arrays, place: Place) -> Arrays:
@@ -305,7 +305,7 @@ class Party:
             for j, share in zip(lost, sealed, strict=True)
         ]
         sent.lost, circle.over = lost, True
-        return {"shares": rows(contents, 16)}
+        return {"shares": stack_bytes(contents, 16)}
 
 
 def own_seed(root: bytes, context: bytes, place: Place) -> bytes:

@@ -27,15 +27,15 @@ from fedspan.secure.masking import (
     SUM,
     TAG,
     Place,
+    digest_roster,
     recover_seed,
     remove_masks,
-    rows,
+    stack_bytes,
     to_bytes,
-    transcript,
 )
 
 
-def threshold(secure: SecureSums, channel: Channel, clients: int, min_clients: int | None) -> int:
+def find_threshold(secure: SecureSums, channel: Channel, clients: int, min_clients: int | None) -> int:
     """The least number of clients in a sum, for a run over that channel; refuses a channel that masks cannot pass."""
     for stage in (channel.up, channel.down):
         if set(stage.kinds) - {"pack"}:
@@ -44,11 +44,11 @@ def threshold(secure: SecureSums, channel: Channel, clients: int, min_clients: i
                 "between clients. Leave it out, or use bits='auto' of krylov, which rounds to one grid at all clients."
             )
     require_library()
-    return secure.among(clients, min_clients)
+    return secure.threshold_for(clients, min_clients)
 
 
 class _Costs:
-    """What one client after the other spent in the phases of one exchange."""
+    """What each client spent in all phases of one exchange."""
 
     def __init__(self, cohort: tuple[str, ...]) -> None:
         self.spent = {client: [0, 0, 0.0] for client in cohort}
@@ -68,7 +68,7 @@ class _NoSumError(Exception):
 
 
 class SecureSession:
-    """A session in which the server sees sums only. `need` clients at least must answer (all of a smaller cohort).
+    """A session in which the server sees only sums. At least `need` clients must answer, or all of a smaller cohort.
 
     Tasks that are `public` release nothing that depends on the values in the rows, and are asked as they are.
     """
@@ -77,7 +77,7 @@ class SecureSession:
         self, inner: Session, threshold: int, need: int, public: Collection[str] = (), retries: int = RETRIES
     ) -> None:
         self.inner, self.t, self.need, self.public = inner, threshold, need, public
-        self.tries = retries + 1  # a phase is asked of those who did not answer that often
+        self.tries = retries + 1  # how often those who do not answer are asked in one phase
         self.roster: tuple[str, ...] = ()  # of the epoch; empty: new keys are needed
         self.context = b""
         self.shares: dict[str, Array] = {}  # (m, SEALED) from each, for each other
@@ -104,8 +104,8 @@ class SecureSession:
         if len(cohort) < self.t:
             raise ClientError(
                 f"A secure sum must be over at least {self.t} clients, but {ask.task!r} asks {len(cohort)} "
-                f"({', '.join(map(repr, cohort[:5]))}). Bring back those who are missing and resume from the "
-                "checkpoint, or set a lower threshold."
+                f"({', '.join(map(repr, cohort[:5]))}). Ask more clients per round, or set a lower "
+                "threshold; if clients are missing, bring them back and resume from the checkpoint."
             )
         costs, place = _Costs(cohort), (round, exchange)
         try:
@@ -125,7 +125,7 @@ class SecureSession:
     def _phase(
         self, ask: Ask, to: tuple[str, ...], place: Place, costs: _Costs, expected: Mapping[str, tuple[int, ...]]
     ) -> dict[str, dict[str, Array]]:
-        """Ask for byte arrays of the expected shapes, and ask again those who did not answer so."""
+        """Ask for byte arrays of the expected shapes; those who do not send them are asked again."""
         each: dict[str, dict[str, Array]] = {}
         missing = to
         for _ in range(self.tries):
@@ -173,7 +173,9 @@ class SecureSession:
         self.roster, people = (), cohort
         while len(people) >= self._least(cohort):
             epoch = os.urandom(16)
-            heard = self._phase(Ask("@keys", {"epoch": rows([epoch], 16)[0]}), people, place, costs, {"key": (32,)})
+            heard = self._phase(
+                Ask("@keys", {"epoch": stack_bytes([epoch], 16)[0]}), people, place, costs, {"key": (32,)}
+            )
             people = tuple(heard)
             if len(people) < self._least(cohort):
                 break
@@ -182,7 +184,7 @@ class SecureSession:
             sealed = (len(people) if self.t < len(people) else 0, SEALED)  # nothing is shared where all must answer
             met = self._phase(Ask("@roster", roster), people, place, costs, {"shares": sealed})
             if len(met) == len(people):
-                self.roster, self.context = people, transcript(epoch, self.t, people, keys)
+                self.roster, self.context = people, digest_roster(epoch, self.t, people, keys)
                 self.shares = {client: arrays["shares"] for client, arrays in met.items()}
                 return
             people = tuple(met)
@@ -216,7 +218,7 @@ class SecureSession:
             self.roster = ()  # these keys have served
         if lost:
             if gone:
-                raise _NoSumError  # what the lost and the gone share, nobody can take off
+                raise _NoSumError  # nobody can take off the masks that the lost and the gone share
             seeds |= self._recover(lost, tuple(revealed), roster, place, costs)
         pairs = {
             (roster.index(client), j): revealed[client]["pairs"][row].tobytes()

@@ -4,10 +4,12 @@ Notation: J entities, K components, I views; B_i (J, N_i) the view of client i, 
 ridge; Q_i (N_i, K) its weights, M_i = B_i Q_i (J, K), P_i = B_i(B_iᵀB_i + εI)†B_iᵀ, G (J, K) the common representation,
 f_i = ½‖B_iQ_i - G‖² + (ε/2)‖Q_i‖². Lines are those of CuteMaxVar's Algorithm 1 (see altmaxvar.py).
 
-What the server sees in a run: the sums Σ M_i (or Σ P_i V), numbers such as Σ f_i, and how many rows each client has.
-At the end (`solve`) it sees every client's weights Q_i, because the model is made of them, with their offsets,
-and how well each view agrees with G: never a feature of an entity, a mean or a deviation. Rows held out are shown as
-B_iQ_i.
+What the server sees in a run: how many rows each client has and a digest of their ids (entities.py), the sums Σ M_i (or
+Σ P_i V) and numbers such as Σ f_i. If `reduce` is asked (MVLSA, a start by it, MaxVarDavidson), it sees every view's
+leading left singular vectors. At the end (`solve`) it sees every client's weights Q_i, because the model is made of
+them, their offsets (K combinations of the means of its features), and how well each view agrees with G. No feature of
+an entity, no mean and no deviation is sent as it is. Of rows held out it sees every B_iQ_i: K equations for an entity's
+N_i features.
 """
 
 from __future__ import annotations
@@ -125,10 +127,10 @@ class ViewClient(EntitiesClient[ViewState]):
         """Q_i towards G; M_i, and f_i and ‖∇f_i‖²/(σ_max² + ε) there (lines 18 to 24)."""
         G, view, slope = arrays["G"], self.view, 0.0
         if self.local == "exact":
-            Q = view.solve(G, start=_fitting_weights(state.Q, G))
+            Q = view.solve(G, start=_reuse_weights(state.Q, G))
             M = view.times(Q)
         else:
-            before = _fitting_weights(state.Q, G)
+            before = _reuse_weights(state.Q, G)
             if before is None:  # the weights that the views cut to low rank would have
                 before = np.zeros((view.N, G.shape[1])) if state.W is None else state.W @ (state.W.T @ view.cross(G))
             Q = self._descend(before, G, rng)
@@ -182,7 +184,7 @@ class ViewClient(EntitiesClient[ViewState]):
         return state, {"Q": Q, "offset": offset, **agreement}
 
 
-def _fitting_weights(Q: Array | None, G: Array) -> Array | None:
+def _reuse_weights(Q: Array | None, G: Array) -> Array | None:
     """Weights from before, if they are for as many components."""
     return Q if Q is not None and Q.shape[1] == G.shape[1] else None
 

@@ -74,14 +74,14 @@ def _correlate(arrays: Arrays, S: Array) -> Array:
     return np.divide(inner, size, out=np.zeros_like(inner), where=size > 0)
 
 
-def ask_held_out_accuracy(arrays: Arrays) -> Round[float]:
-    """AC of the rows held out. The server sees their representations, view by view."""
+def watch_held_out(before: Watch | None, G: Array, arrays: Arrays, t: int) -> Round[Watch]:
+    """Ask for AC of the rows held out in round t, and keep the better of what was the best and this round's G.
+
+    `arrays` hold G, or nothing if the clients have their weights for it. The server sees the representations of the
+    rows held out, view by view.
+    """
     shown = (yield from complete(Ask("test", arrays))).each
-    return alignment_accuracy([reply["H"] for reply in shown.values()])
-
-
-def keep_better(before: Watch | None, G: Array, accuracy: float, t: int) -> Watch:
-    """The better of what was the best and this round."""
+    accuracy = alignment_accuracy([reply["H"] for reply in shown.values()])
     if before is not None and accuracy <= before.accuracy:
         return replace(before, latest=accuracy)
     return Watch(G, accuracy, t, accuracy)

@@ -4,7 +4,8 @@
     IEEE Trans. Signal Process., 2023. https://arxiv.org/abs/2109.12400 (Algorithm 1)
 AltMaxVar is from X. Fu, K. Huang, M. Hong, N. D. Sidiropoulos, A. M.-C. So, Scalable and flexible multiview MAX-VAR
 canonical correlation analysis, IEEE Trans. Signal Process., 2017, https://arxiv.org/abs/1605.09459; MVLSA from
-P. Rastogi, B. Van Durme, R. Arora, Multiview LSA: Representation learning via generalized CCA, NAACL, 2015.
+P. Rastogi, B. Van Durme, R. Arora, Multiview LSA: Representation learning via generalized CCA, NAACL, 2015,
+https://aclanthology.org/N15-1058.
 
 Notation: J entities, K components, I views; B_i (J, N_i) the view of client i, ε the ridge, Q_i (N_i, K) its weights,
 M_i = B_i Q_i (J, K), M = Σ M_i; P_i = B_i(B_iᵀB_i + εI)†B_iᵀ; G (J, K) the common representation, GᵀG = I, 1ᵀG = 0;
@@ -14,9 +15,11 @@ M_i = B_i Q_i (J, K), M = Σ M_i; P_i = B_i(B_iᵀB_i + εI)†B_iᵀ; G (J, K) 
 The stopping measure is ‖(∇_Q f_1, …, ∇_Q f_I, (I - GGᵀ)M)‖ / (I·K), the critical point condition (23) with each block
 in the units of G. It is not divided by tr(P) as in PCA: that is the number of features, and says nothing of G.
 
-What the server sees: see _view.py. Under a quantised channel (`delta(quantize(b))` on "M" and "G") that is CuteMaxVar's
-exchange: the channel's memories are the paper's M̂_i and Ĝ, kept on both sides, and coding against them *is* its error
-feedback, because what was lost is part of the next difference (12).
+What the server sees: see _view.py; of MVLSA, and of a start by it, also every view's leading subspace (`reduce`).
+
+Under a quantised channel (`delta(quantize(b))` on "M" and "G") the exchange is CuteMaxVar's: the channel's memories are
+the paper's M̂_i and Ĝ, kept on both sides, and coding against them *is* its error feedback, because what was lost is
+part of the next difference (12).
 """
 
 from __future__ import annotations
@@ -29,15 +32,7 @@ import numpy as np
 
 from fedspan._types import Array
 from fedspan.algorithms.gcca._view import ViewClient, open_views, view_options, view_tasks
-from fedspan.algorithms.gcca._weigh import (
-    Answer,
-    Watch,
-    ask_held_out_accuracy,
-    ask_weights,
-    is_out_of_patience,
-    keep_better,
-    view_metrics,
-)
+from fedspan.algorithms.gcca._weigh import Answer, Watch, ask_weights, is_out_of_patience, view_metrics, watch_held_out
 from fedspan.core.protocol import Ask, Client, Round, Server, Sum, complete
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -139,7 +134,7 @@ class AltMaxVar(_MaxVar):
         G_next = common_step(M, G, self.alpha, self.center)  # line 29
         watch = state.watch
         if self.patience:
-            watch = keep_better(watch, G, (yield from ask_held_out_accuracy({})), t)
+            watch = yield from watch_held_out(watch, G, {}, t)
         state = MaxVarState(state.J, state.views, t, G_next, float(total["cost"]), kkt, watch, None)
         if self.done(state) or t == self.last:
             answer = yield from ask_weights(watch.G if watch else G_next)

@@ -8,9 +8,10 @@ network i, M_i = Q(X_i; θ_i) (J, K) its outputs, G (J, K) the common representa
 steps, F the rows of a batch, α_G the proximal weight. Minimised: Σ_i ½‖M_i - √J·G‖²_F / J, the cost (7).
 
 One algorithm: over a channel that quantises differences to memories on both sides (`delta(quantize(3))` on M and G) it
-is CuteMaxVar-Deep, without one AltMaxVar-Deep. The server sees how many rows each node has (and a digest of their ids,
-see entities.py), Σ_i M_i, the sum of the nodes' costs and the sum of their correlations with G. Rows, parameters and
-optimisers stay at the nodes. The server needs no torch.
+is CuteMaxVar-Deep, without one AltMaxVar-Deep. The server needs no torch.
+
+What the server sees: how many rows each node has (and a digest of their ids, see entities.py), Σ_i M_i, the sum of the
+nodes' costs and the sum of their correlations with G. Rows, parameters and optimisers stay at the nodes.
 
 What differs from the paper: the nodes fit √J·G (GᵀG = J·I in their scale) by the *mean* squared error, so that neither
 targets nor steps shrink with J. Batches are cut from a shuffle of all rows, not drawn anew. Numbers travel as float32
@@ -103,7 +104,7 @@ class DeepNode(EntitiesClient[NodeState]):
         self._check_rows()
         with use_torch_alone(rng("network"), self.view.threads):
             net = make_network(self.view.network)  # Alg. 1, line 2
-            state = self._keep(net, self._optimizer(net), round=0)
+            state = self._keep(net, self._make_optimizer(net), round=0)
             M = self._check_outputs(net)
         return state, {"M": M}  # Alg. 1, line 4
 
@@ -146,7 +147,7 @@ class DeepNode(EntitiesClient[NodeState]):
 
         return optimizer.step(loss).item()  # type: ignore[attr-defined]
 
-    def _optimizer(self, net: Module) -> Optimizer:
+    def _make_optimizer(self, net: Module) -> Optimizer:
         return make_optimizer(net, self.view.optimizer, self.lr, self.weight_decay)
 
     def _keep(self, net: Module, optimizer: Optimizer, round: int) -> NodeState:
@@ -158,7 +159,7 @@ class DeepNode(EntitiesClient[NodeState]):
     def _resume(self, state: NodeState) -> tuple[Module, Optimizer]:
         if self.live is None or self.live[0] is not _mark(state):  # another state, or opened again
             net = load_parameters(make_network(self.view.network), state.theta)
-            optimizer = self._optimizer(net)
+            optimizer = self._make_optimizer(net)
             saved = state.optimizer | {"state": {int(i): s for i, s in state.optimizer["state"].items()}}
             optimizer.load_state_dict(to_tensors(saved))
             self.live = (_mark(state), net, optimizer)

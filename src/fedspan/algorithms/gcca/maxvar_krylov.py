@@ -7,9 +7,12 @@ The method is in none of the papers: the best G spans the leading eigenvectors o
 apart, as in PCA.
 
 Notation: P = Σ P_i (J, J) the sum of the views' projectors (see _view.py), Ω_i random (N_i, K), θ the eigenvalues of P.
-The server sees Σ B_iΩ_i once and Σ P_i V in each round. The KKT violation is scaled by I·K, the largest that Σθ can be,
-where PCA scales by the trace: tr(P) is the number of features, and says nothing of K components. `MaxVarDavidson` opens
-with each view cut to low rank instead of Σ B_iΩ_i: fewer rounds, and the server sees each view's leading subspace.
+The KKT violation is scaled by I·K, the largest that Σθ can be, where PCA scales by the trace: tr(P) is the number of
+features, and says nothing of K components.
+
+What the server sees: Σ B_iΩ_i once, Σ P_i V in each round, and at the end every client's weights (_view.py).
+`MaxVarDavidson` opens with each view cut to low rank instead of Σ B_iΩ_i: fewer rounds, and the server sees each view's
+leading subspace.
 """
 
 from __future__ import annotations
@@ -22,15 +25,7 @@ import numpy as np
 from fedspan._types import Array
 from fedspan.algorithms._moments import Moments
 from fedspan.algorithms.gcca._view import ViewClient, open_views, send_common, view_options, view_tasks
-from fedspan.algorithms.gcca._weigh import (
-    Answer,
-    Watch,
-    ask_held_out_accuracy,
-    ask_weights,
-    is_out_of_patience,
-    keep_better,
-    view_metrics,
-)
+from fedspan.algorithms.gcca._weigh import Answer, Watch, ask_weights, is_out_of_patience, view_metrics, watch_held_out
 from fedspan.algorithms.gcca.altmaxvar import ask_low_rank
 from fedspan.algorithms.spectral.krylov import Krylov, KrylovState, check_columns
 from fedspan.core.protocol import Ask, Client, Round, Sum, complete
@@ -84,8 +79,8 @@ class MaxVarKrylov(Krylov):
         found = cast(ViewsKrylovState, (yield from super().round(state, rng)))  # of the class that it was given
         state = replace(found, t=state.t + 1, answer=None)
         if self.patience:
-            accuracy = yield from ask_held_out_accuracy(send_common(state.Z, self.rounded))
-            state = replace(state, watch=keep_better(state.watch, state.Z, accuracy, state.t))
+            sent = send_common(state.Z, self.rounded)
+            state = replace(state, watch=(yield from watch_held_out(state.watch, state.Z, sent, state.t)))
         if self.done(state) or state.t == self.last:
             answer = yield from ask_weights(state.watch.G if state.watch else state.Z, self.rounded)
             state = replace(state, answer=answer)

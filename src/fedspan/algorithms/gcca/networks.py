@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.nn import Module as Module
     from torch.optim import Optimizer as Optimizer
 
-_AT_ONCE = 4096  # that go through a network at once when nothing is learned
+_ROWS_PER_PASS = 4096  # that go through a network at once when nothing is learned
 _LOCK = RLock()  # torch has one stream of random numbers in a process
 
 
@@ -78,9 +78,8 @@ def compute_outputs(net: Module, X: Matrix) -> Array:
     net.eval()
     X = X.tocsr() if sp.issparse(X) else X
     with import_torch().no_grad():
-        parts = [
-            net(to_batch(net, X[begin : begin + _AT_ONCE])).cpu().numpy() for begin in range(0, X.shape[0], _AT_ONCE)
-        ]
+        blocks = (X[begin : begin + _ROWS_PER_PASS] for begin in range(0, X.shape[0], _ROWS_PER_PASS))
+        parts = [net(to_batch(net, rows)).cpu().numpy() for rows in blocks]
     return np.concatenate(parts).astype(np.float32, copy=False)
 
 

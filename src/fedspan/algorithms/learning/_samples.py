@@ -168,15 +168,15 @@ class LabelledRows:
         for start in range(0, self.n, _ROWS_AT_ONCE):
             check_finite_rows(to_floats(self.X[start : start + _ROWS_AT_ONCE]))
 
-    def _look(self, omega: Array, at: Array | slice) -> tuple[Array, Array, Array, Array, Array]:
-        """X, then the loss, E, S and D of `cross_entropy`, of the rows `at`."""
+    def _evaluate(self, omega: Array, at: Array | slice) -> tuple[Array, Array, Array, Array, Array]:
+        """X, then the four results of `losses_and_slopes` (losses, E, S, D), of the rows `at`."""
         X, (W0, W1) = to_floats(self.X[at]), self.net.split(omega)
         weight = None if self.weight is None else self.weight[at]
         return X, *losses_and_slopes(X @ W1.astype(X.dtype, copy=False), W0, self.y[at], weight)
 
     def sums(self, omega: Array, at: Array | slice) -> tuple[Array, Array]:
         """Σ f_g (G,) and Σ ∇f_g (G, d) over the rows `at`."""
-        X, loss, E, S, D = self._look(omega, at)
+        X, loss, E, S, D = self._evaluate(omega, at)
         if self.part is None:
             return np.array([loss.sum()]), gradient(X, S, E, D)[None]
         part = self.part[at]
@@ -194,7 +194,7 @@ class LabelledRows:
 
     def clipped(self, omega: Array, at: Array, clip: float) -> Array:
         """Σ over the rows of ∇f, each shortened to norm `clip` if it is longer; (d,)."""
-        X, _, E, S, D = self._look(omega, at)
+        X, _, E, S, D = self._evaluate(omega, at)
         factor = np.minimum(1.0, clip / np.maximum(gradient_norms(X, S, E, D), 1e-300))[:, None].astype(E.dtype)
         return gradient(X, S, E * factor, D * factor)
 
@@ -236,7 +236,7 @@ class SampleClient(Client[None]):
         """The numbers of a batch of rows, drawn without replacement."""
         return np.sort(rng("batch").choice(self.rows.n, size, replace=False))
 
-    def everything(self) -> list[slice]:
+    def split_rows(self) -> list[slice]:
         """All rows, in blocks that fit a cache, without a copy."""
         return [slice(k, min(k + _ROWS_AT_ONCE, self.rows.n)) for k in range(0, self.rows.n, _ROWS_AT_ONCE)]
 
@@ -257,7 +257,7 @@ class SampleClient(Client[None]):
         """(N_i/B) Σ f_g and (N_i/B) Σ ∇f_g over a batch: q_{s,m} of Algorithms 1 and 2, line 4."""
         n, B = self.rows.n, int(arrays["batch"]) if "batch" in arrays else self.batch
         whole = B in (0, n)
-        blocks = self.everything() if whole else np.array_split(self.draw(rng, B), -(-B // _ROWS_AT_ONCE))
+        blocks = self.split_rows() if whole else np.array_split(self.draw(rng, B), -(-B // _ROWS_AT_ONCE))
         with np.errstate(over="ignore", invalid="ignore"):
             pieces = [self.rows.sums(arrays["omega"], at) for at in blocks]
         scale = 1.0 if whole else n / B
@@ -271,7 +271,7 @@ class SampleClient(Client[None]):
     def losses(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
         """Σ f_g over all rows: one number for each part, so that a constraint can be verified."""
         with np.errstate(over="ignore", invalid="ignore"):
-            pieces = [self.rows.losses(arrays["omega"], at) for at in self.everything()]
+            pieces = [self.rows.losses(arrays["omega"], at) for at in self.split_rows()]
         return state, {"n": self.rows.counts, **mark_finite(loss=np.sum(pieces, axis=0))}
 
     @task(
@@ -309,7 +309,7 @@ def can_be_squared(*arrays: Array) -> bool:
 
 
 class SampleBased:
-    """How a server of sample-based learning comes to its sums. Expects the fields `model`, `batch` and `clip`."""
+    """How a server of sample-based learning comes to its sums; the fields are those of its subclasses."""
 
     client: ClassVar[type[Client[object]]] = SampleClient
     family: ClassVar[str] = "learning"

@@ -9,7 +9,10 @@
 
 Notation: ω (d,) the parameters, g the mean gradient of a batch, v the momentum, r = rate(t) the learning rate, β the
 momentum parameter, E the local steps between two communications, γ, ρ, τ as in ssca.py.
-The server sees the sum of the clients' gradients (FedSGD), or of their locally updated ω (FedAvg), weighted by N_i.
+
+What the server sees: how many rows the clients have in all, and the sums, weighted by N_i, of their losses and of their
+gradients (FedSGD) or of ω and v after local steps (FedAvg); with `clip` the sum of clipped gradients instead; in a
+private run nothing but that, with noise.
 
 What differs from the papers: a client of FedAvg passes over all its rows before any comes again, and the momentum is
 averaged with ω.
@@ -165,11 +168,14 @@ class FedAvg(FedSgd):
         super().__post_init__()
         if self.steps < 1:
             raise InputError(f"steps, the number of local steps, must be at least 1, but is {self.steps!r}.")
-        if self.clip:
-            raise InputError("FedAvg has no clip, because nothing bounds where local steps lead. Use Ssca or FedSgd.")
+        if self.clip or self.private:
+            raise InputError(
+                "FedAvg cannot be combined with clip or private, because nothing bounds where local steps lead. "
+                "Use Ssca or FedSgd."
+            )
 
     def asks(self) -> frozenset[str]:
-        return frozenset({"local"}) if self.private else frozenset({"open", "local"})
+        return frozenset({"open", "local"})
 
     def round(self, state: SgdState, rng: Streams) -> Round[SgdState]:
         t = state.t + 1

@@ -8,7 +8,10 @@
 Notation: ω (d,) the parameters, F̄_m the running convex surrogate of F_m (numerics/surrogate.py), ρ the weight of the
 newest batch in it, γ the step towards its minimiser ω̄, τ the curvature of a sample's surrogate, c the price of a
 slack s_m, ν_m the multiplier of constraint m, U_m the bound, t the round.
-The server sees sums over the clients: losses and gradients of a batch. A client sees ω.
+
+What the server sees: sums over the clients, of their numbers of rows, and of the losses and gradients of a batch (in
+closing rounds, of all rows); with `clip` the sum of clipped gradients instead; in a private run nothing but that, with
+noise. A client sees ω.
 
 What differs from the paper, unless paper=True:
 - ρ(1) = 1 (here always), as Remark 2 needs. The constant below (31) carries the loss, not minus the loss.
@@ -56,7 +59,7 @@ _WAIT, _FALLS = 50, 0.95  # rounds with a slack until c is raised, unless the sl
 _RAISE, _DEAREST = 10.0, 1e9  # by how much, and up to what
 _DOUBLINGS = 40  # of τ in one closing round
 _LOSS_ROUNDING = 1e-6  # what a closing round leaves to the rounding of a mean loss
-_STANDS = 1e-3  # relative fall of the objective in a closing round that ends them
+_STALLED = 1e-3  # relative fall of the objective in a closing round that ends them
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,7 @@ class Ssca(SampleBased, Server[SscaState]):
             return replace(state, t=t, omega=state.last, failed=True)
         rho, gamma = 1.0 if t == 1 else self.rho(t), self.gamma(t)
         with np.errstate(over="ignore", invalid="ignore"):
-            values, slopes = self.functions(sums, omega)
+            values, slopes = self.evaluate(sums, omega)
             F = blend_surrogate(state.surrogate, rho, values, slopes, omega, self.taus)  # (3), (14)
         if not can_be_squared(F.linear, F.constant[1:]):
             return replace(state, t=t, failed=True)
@@ -202,7 +205,7 @@ class Ssca(SampleBased, Server[SscaState]):
             gap=max(state.gap, least.relative_gap),
         )
 
-    def functions(self, sums: Sums, omega: Array) -> tuple[Array, Array]:
+    def evaluate(self, sums: Sums, omega: Array) -> tuple[Array, Array]:
         """F_0 .. F_M (M+1,) and their gradients (M+1, d) from the parts' means."""
         share = sums.n / sums.n.sum()
         rows = (self.weights, *(limit.coefficients for limit in self.limits))
@@ -240,7 +243,7 @@ class Ssca(SampleBased, Server[SscaState]):
         sums = yield from self.gather_all(omega, opening)
         if not sums.good:
             return replace(state, t=state.t + 1, omega=state.last, failed=True)
-        values, slopes = self.functions(sums, omega)
+        values, slopes = self.evaluate(sums, omega)
         state = self.keep(replace(state, t=state.t + 1, values=values, loss=mean_loss(sums)), omega, values)
         start, tau = values, state.tau / 2  # half of what held last time: it may hold again
         room = _LOSS_ROUNDING * np.maximum(1.0, np.abs(values))  # losses of float32 rows are known to about this
@@ -253,14 +256,14 @@ class Ssca(SampleBased, Server[SscaState]):
             least = minimise(F, state.c)
             omega_bar = least.omega
             trial = yield from self.gather_all(omega_bar, opening, gradients=False)
-            found, _ = self.functions(trial, omega_bar)
+            found, _ = self.evaluate(trial, omega_bar)
             if trial.good and (found <= F(omega_bar) + room / 2).all():
                 break
         else:
             return replace(state, closed=True)  # no surrogate holds: ω comes no further
         state = self.keep(state, omega_bar, found)
         feasible = (found[1:] <= 0).all() and (start[1:] <= 0).all()
-        stands = feasible and start[0] - found[0] <= _STANDS * abs(start[0])
+        stalled = feasible and start[0] - found[0] <= _STALLED * abs(start[0])
         return replace(
             state,
             omega=omega_bar,
@@ -269,7 +272,7 @@ class Ssca(SampleBased, Server[SscaState]):
             values=found,
             loss=mean_loss(trial),
             tau=tau / 2,
-            closed=bool(stands),
+            closed=bool(stalled),
             gap=max(state.gap, least.relative_gap),
         )
 

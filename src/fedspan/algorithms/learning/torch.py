@@ -97,7 +97,7 @@ class TorchModel:
         """ω¹: the module's own parameters."""
         return self._start.copy()
 
-    def named(self, omega: Tensor) -> dict[str, Tensor]:
+    def to_parameters(self, omega: Tensor) -> dict[str, Tensor]:
         """ω as the module's parameters."""
         out, at = {}, 0
         for name, shape in self.shapes.items():
@@ -108,16 +108,16 @@ class TorchModel:
 
     def call(self, omega: Tensor, X: Tensor) -> Tensor:
         """The module's outputs for rows."""
-        return import_torch(_PURPOSE).func.functional_call(self.module, self.named(omega), (X,))
+        return import_torch(_PURPOSE).func.functional_call(self.module, self.to_parameters(omega), (X,))
 
     def proba(self, omega: Array, X: Matrix) -> Array:
         """softmax of the outputs."""
         torch = import_torch(_PURPOSE)
         with torch.no_grad():
-            outputs = self.call(self.tensor(omega), self.tensor(X))
+            outputs = self.call(self.to_tensor(omega), self.to_tensor(X))
             return np.asarray(torch.softmax(outputs, dim=1).numpy(), dtype=np.float64)
 
-    def tensor(self, values: Matrix) -> Tensor:
+    def to_tensor(self, values: Matrix) -> Tensor:
         """Numbers as a dense tensor of the module's dtype."""
         dense = values.toarray() if sp.issparse(values) else values
         return import_torch(_PURPOSE).as_tensor(np.ascontiguousarray(dense)).to(self.dtype)
@@ -144,7 +144,7 @@ class TorchRows:
     def _batch(self, at: Array | slice) -> tuple[Tensor, ...]:
         torch = import_torch(_PURPOSE)
         more = () if self.extra is None else (torch.as_tensor(self.extra[at]),)
-        return self.model.tensor(self.X[at]), torch.as_tensor(self.y[at]), *more
+        return self.model.to_tensor(self.X[at]), torch.as_tensor(self.y[at]), *more
 
     def _totals(self, omega: Tensor, X: Tensor, *labels: Tensor) -> Iterator[Tensor]:
         outputs = self.model.call(omega, X)
@@ -159,7 +159,7 @@ class TorchRows:
 
     def sums(self, omega: Array, at: Array | slice) -> tuple[Array, Array]:
         """Σ f_g (G,) and Σ ∇f_g (G, d) over the rows `at`."""
-        torch, w = import_torch(_PURPOSE), self.model.tensor(omega).requires_grad_()
+        torch, w = import_torch(_PURPOSE), self.model.to_tensor(omega).requires_grad_()
         totals = list(self._totals(w, *self._batch(at)))
         grads = [torch.autograd.grad(total, w, retain_graph=True)[0].numpy() for total in totals]
         return np.array([total.item() for total in totals]), np.stack(grads).astype(np.float64)
@@ -167,7 +167,7 @@ class TorchRows:
     def losses(self, omega: Array, at: Array | slice) -> Array:
         """Σ f_g (G,) alone."""
         with import_torch(_PURPOSE).no_grad():
-            return np.array([total.item() for total in self._totals(self.model.tensor(omega), *self._batch(at))])
+            return np.array([total.item() for total in self._totals(self.model.to_tensor(omega), *self._batch(at))])
 
     def clipped(self, omega: Array, at: Array, clip: float) -> Array:
         """Σ over the rows of ∇f_1, each shortened to norm `clip` if it is longer; (d,)."""
@@ -178,6 +178,6 @@ class TorchRows:
             return self.model.problem.parts[0](self.model.call(w, x.unsqueeze(0)), *rows)[0]
 
         axes = (None, 0, *(0 for _ in labels))
-        g = torch.func.vmap(torch.func.grad(loss), in_dims=axes)(self.model.tensor(omega), X, *labels)
+        g = torch.func.vmap(torch.func.grad(loss), in_dims=axes)(self.model.to_tensor(omega), X, *labels)
         factor = torch.clamp(clip / torch.clamp(g.norm(dim=1), min=1e-30), max=1.0)
         return np.asarray((factor @ g).numpy(), dtype=np.float64)

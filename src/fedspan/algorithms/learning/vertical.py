@@ -7,7 +7,8 @@ Notation: X_i (N, P_i) the columns of client i, y (N,) the labels, which all cli
 ω_i (P_i, J) the weights of client i's features, h_i = X_i ω_i (B, J) for the rows of a batch, H = Σ_i h_i.
 The rest is ssca.py and sgd.py: only how the sums are gathered differs. The server draws the batch by row numbers.
 
-What is seen. exchange="each" is the paper's: the server passes every h_i on to all clients, and so sees them itself;
+What the server and the clients see. The server: how many rows and features each client has, and the loss and gradient
+of every batch. exchange="each" is the paper's: the server passes every h_i on to all clients, and so sees them itself;
 every client sees them too. exchange="sum": the server asks for Σ h_i and for the sum of the gradients (each client's
 in its own place, zeros elsewhere; that of the head from the first client), so that nobody sees one client's h_i under
 secure aggregation. Both add up in the order of client ids, and agree to the bit. A client never sees the weights ω_j
@@ -27,7 +28,15 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedspan._types import Array, Arrays, Matrix
-from fedspan.algorithms.learning._samples import Opening, Steps, Sums, check_finite_rows, check_labels, mark_finite
+from fedspan.algorithms.learning._samples import (
+    Opening,
+    Sampling,
+    Steps,
+    Sums,
+    check_finite_rows,
+    check_labels,
+    mark_finite,
+)
 from fedspan.algorithms.learning.sgd import FedSgd
 from fedspan.algorithms.learning.ssca import Ssca
 from fedspan.core.protocol import PUBLIC, Ask, Client, Each, Needs, Round, Sum, complete, task
@@ -88,7 +97,7 @@ class FeatureClient(Client[Block]):
         h = np.nan_to_num(h, nan=1e300, posinf=1e300, neginf=-1e300)  # the head will see that it is too large
         return state, {"h": h}
 
-    def _look(self, arrays: Arrays) -> tuple[Array, ...]:
+    def _evaluate(self, arrays: Arrays) -> tuple[Array, ...]:
         rows, H = arrays["rows"], arrays["H"]
         H = H.sum(axis=0) if H.ndim == 3 else H
         weight = None if self.weight is None else self.weight[rows]
@@ -106,14 +115,14 @@ class FeatureClient(Client[Block]):
             classes = self.net.classes
             zeros = {"loss": np.zeros(1), "head": np.zeros((self.net.hidden, classes))}
             return state, mark_finite(**zeros)
-        loss, E, S, _ = self._look(arrays)
+        loss, E, S, _ = self._evaluate(arrays)
         with np.errstate(over="ignore", invalid="ignore"):
             return state, mark_finite(loss=np.array([loss.sum()]), head=S.T @ E)
 
     @task(releases={"block": None}, shows="the gradient of its own part of the parameters, summed over a batch")
     def backward(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Σ ∇ω_i over the batch: line 6, (21)."""
-        D = self._look(arrays)[3]
+        D = self._evaluate(arrays)[3]
         X = to_floats(self.X[arrays["rows"]])
         grad = np.asarray(X.T @ D.astype(X.dtype, copy=False), dtype=np.float64)
         return state, {"block": mark_finite(grad=grad)["grad"]}
@@ -134,7 +143,7 @@ def _require_weights(state: Block) -> Array:
 
 
 class FeatureBased:
-    """How a server of feature-based learning comes to its sums. Expects `model`, `batch`, `clip`, `exchange`."""
+    """How a server of feature-based learning comes to its sums; the fields are those of its subclasses."""
 
     client: ClassVar[type[Client[object]]] = FeatureClient
     family: ClassVar[str] = "vertical"
@@ -218,11 +227,13 @@ def _split_rows(n: int) -> Iterator[Array]:
     return (np.arange(start, min(start + _ROWS_OF_A_PASS, n)) for start in range(0, n, _ROWS_OF_A_PASS))
 
 
-def _check_exchange(exchange: str, clip: float) -> None:
+def _check_exchange(exchange: str, clip: float, private: Sampling | None) -> None:
     if exchange not in ("each", "sum"):
         raise InputError(f"exchange must be 'each' (the paper's) or 'sum', but is {exchange!r}.")
-    if clip:
-        raise InputError("clip works for sample-based learning only: here one row is spread over all clients.")
+    if clip or private:
+        raise InputError(
+            "clip and private work for sample-based learning only, because here one row is spread over all clients."
+        )
 
 
 @dataclass(frozen=True)
@@ -236,7 +247,7 @@ class VerticalSsca(FeatureBased, Ssca):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_exchange(self.exchange, self.clip)
+        _check_exchange(self.exchange, self.clip, self.private)
 
 
 @dataclass(frozen=True)
@@ -247,4 +258,4 @@ class VerticalSgd(FeatureBased, FedSgd):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_exchange(self.exchange, self.clip)
+        _check_exchange(self.exchange, self.clip, self.private)

@@ -44,11 +44,11 @@ class PersonalClient(Client[Personal]):
     def init(self) -> Personal:
         return Personal()
 
-    def folded(self, state: Personal, arrays: Arrays) -> Folded:
+    def prepare_rows(self, state: Personal, arrays: Arrays) -> Folded:
         """The rows prepared as the server says, by fold; kept until it says something else."""
         prep = Prep(self.center == "client", arrays.get("mean"), arrays.get("scale"), self.clip)
         told = (prep.mean, prep.scale, state.fold)
-        if self._last is None or not all(map(_same, self._last[0], told)):
+        if self._last is None or not all(map(_are_equal, self._last[0], told)):
             with np.errstate(over="ignore", invalid="ignore"):
                 rows = Folded(self.rows.A, prep, state.fold)
                 finite = np.isfinite(rows.squares()).all()
@@ -70,7 +70,7 @@ class PersonalClient(Client[Personal]):
         shows="its number of rows and its column sums of squares",
     )
     def square(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
-        """Squares around the common mean, if one is told, else around the client's own."""
+        """Squares around the common mean, if the server sends one, else around the client's own."""
         prep = Prep("mean" not in arrays, arrays.get("mean"), clip=self.clip)
         with np.errstate(over="ignore", invalid="ignore"):
             squares = Folded(self.rows.A, prep).squares()
@@ -84,15 +84,15 @@ class PersonalClient(Client[Personal]):
     )
     def scan(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """n_i, t_i and the squares of its columns, prepared as the server says."""
-        rows = self.folded(state, arrays)
+        rows = self.prepare_rows(state, arrays)
         return state, {"n": np.array(rows.n), "trace": np.array(rows.whole.trace), "squares": rows.squares()}
 
-    def parts(self, arrays: Arrays, state: Personal, rng: Streams) -> tuple[Personal, Folded, list[RowPart]]:
+    def split_rows(self, arrays: Arrays, state: Personal, rng: Streams) -> tuple[Personal, Folded, list[RowPart]]:
         """All rows, and those outside each fold; the folds are drawn here."""
         F = int(arrays["folds"])
         if F:
             state = replace(state, fold=rng("folds").permutation(self.rows.n) % F)
-        rows = self.folded(state, arrays)
+        rows = self.prepare_rows(state, arrays)
         return state, rows, [rows.whole, *(rows.split(f)[0] for f in range(F))]
 
     @task(
@@ -102,7 +102,7 @@ class PersonalClient(Client[Personal]):
     )
     def factor(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """V√w (1 + F, d, 2r) of the leading eigenpairs."""
-        state, rows, parts = self.parts(arrays, state, rng)
+        state, rows, parts = self.split_rows(arrays, state, rng)
         S = np.stack([part.leading_factor(int(arrays["width"])) for part in parts])
         return state, {"S": S, **_measure_parts(parts), "squares": rows.squares()}
 
@@ -117,14 +117,14 @@ class PersonalClient(Client[Personal]):
                 f"Sums of second moments can be sent for at most {_MOST_FEATURES} features, but there are "
                 f"{self.rows.d}. Use share='eigenpairs', or choose fewer columns."
             )
-        state, rows, parts = self.parts(arrays, state, rng)
+        state, rows, parts = self.split_rows(arrays, state, rng)
         G = np.stack([pack_triangle(part.within(None)) for part in parts])
         return state, {"G": G, **_measure_parts(parts), "squares": rows.squares()}
 
     @task(releases={"losses": None}, shows="its reconstruction error on held-out rows, for each λ that was tried")
     def validate(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """Σ ‖x - U Uᵀx‖² over the rows of each fold, held out in turn, (F, kinds, 14)."""
-        rows, omega, r = self.folded(state, arrays), to_shares(np.array(LAMBDAS)), int(arrays["r"])
+        rows, omega, r = self.prepare_rows(state, arrays), to_shares(np.array(LAMBDAS)), int(arrays["r"])
         kinds = arrays["kinds"].tolist()
         losses = np.zeros((len(arrays["Q"]), len(kinds), len(omega)))
         for f, (Q, w) in enumerate(zip(arrays["Q"], arrays["w"], strict=True)):
@@ -140,16 +140,16 @@ class PersonalClient(Client[Personal]):
                 losses[f, row] = test.trace - np.einsum("lir,lir->l", U, H @ U)
         return state, {"losses": losses}
 
-    def own(self, state: Personal, arrays: Arrays) -> tuple[Array, Folded]:
-        """U_i (d, r) by the shared part that is told, turned towards its first r columns."""
-        rows = self.folded(state, arrays)
+    def find_components(self, state: Personal, arrays: Arrays) -> tuple[Array, Folded]:
+        """U_i (d, r) from the shared part that the server sends, turned towards its first r columns."""
+        rows = self.prepare_rows(state, arrays)
         U = personal_basis(rows.whole, arrays, int(arrays["r"])) if state.U is None else state.U
         return U, rows
 
     @task(releases={"distance": None}, shows="how far its own components are from the shared ones")
     def retain(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """Keep the components here; say only how far they are from the shared ones."""
-        U, _ = self.own(state, arrays)
+        U, _ = self.find_components(state, arrays)
         return state, {"distance": np.array(span_distance(arrays["Q"][:, : U.shape[1]], U))}
 
     @task(
@@ -159,7 +159,7 @@ class PersonalClient(Client[Personal]):
     )
     def collect(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """Hand the components to the caller, and what must be done to rows before they are transformed."""
-        U, rows = self.own(state, arrays)
+        U, rows = self.find_components(state, arrays)
         bounds = np.zeros((0, rows.d)) if rows.bounds is None else rows.bounds
         far = np.finfo(np.float64).max  # a column without bounds; infinity is not sent
         return state, {
@@ -175,6 +175,6 @@ def _measure_parts(parts: list[RowPart]) -> dict[str, Array]:
     return {"n": np.array([part.n for part in parts]), "trace": np.array([part.trace for part in parts])}
 
 
-def _same(a: Array | None, b: Array | None) -> bool:
+def _are_equal(a: Array | None, b: Array | None) -> bool:
     """By value: a lossy channel may tell a slightly different mean each time."""
     return a is b or (a is not None and b is not None and np.array_equal(a, b))

@@ -2,7 +2,7 @@
 
     K. Ozkara, B. Huang, S. Diggavi. Personalized PCA for Federated Heterogeneous Data. IEEE ISIT, 2023.
 
-Notation and what the server sees of the opening: personal_server.py. "eigen" minimises over all U_i and V, orthonormal,
+Notation: personal_server.py. "eigen" minimises over all U_i and V, orthonormal,
 
     φ = Σ_i [ t_i - tr(U_iᵀM_iU_i) + λ (r - ‖VᵀU_i‖²) ]
 
@@ -11,8 +11,11 @@ U_i, which the likelihood does not see, is the best one. Each half of a round is
 U_i = top_r(M_i + λVVᵀ), V = top_r(Σ U_iU_iᵀ). A client of many rows has a large M_i and keeps to itself; each client is
 one draw from the prior, so all U_iU_iᵀ weigh the same in V (one with hardly any rows has U_i ≈ V, and draws V nowhere).
 
-With share="sums" "eigen" shows Σ U_iU_iᵀV only, and V⁺ is its polar factor: tr(VᵀPV) is convex in V, so its
-linearisation is a lower bound and φ cannot grow; it takes some rounds more.
+With share="sums" V⁺ is the polar factor of Σ U_iU_iᵀV: tr(VᵀPV), P = Σ U_iU_iᵀ, is convex in V, so its linearisation
+is a lower bound and φ cannot grow; it takes some rounds more.
+
+What the server sees: the opening and the closing (personal_server.py); in every round each client's U_i and its part of
+φ, or with share="sums" only the sums of U_iU_iᵀV and of φ.
 
 What differs from the paper: it takes gradient steps on (4) (see paper.py); here both halves are solved exactly.
 """
@@ -35,11 +38,11 @@ from fedspan.numerics.stiefel import align
 
 
 class EigenClient(PersonalClient):
-    """A client that takes the exact half-step for the shared V that it is told."""
+    """A client that takes the exact half-step for the shared V that the server sends."""
 
     def half_step(self, state: Personal, arrays: Arrays) -> tuple[Array, Array]:
         """U_i = top_r(M_i + λVVᵀ), and its part of φ."""
-        own, V, lam = self.folded(state, arrays).whole, arrays["V"], float(arrays["lam"])
+        own, V, lam = self.prepare_rows(state, arrays).whole, arrays["V"], float(arrays["lam"])
         r = V.shape[1]
         P = own.basis(V)
         M, C = own.within(P), V if P is None else P.T @ V

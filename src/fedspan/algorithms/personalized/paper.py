@@ -75,7 +75,7 @@ class PaperClient(PersonalClient):
     )
     def descend(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """Alg. 1, lines 5 to 10. Also f_i(V_{t-1}, U_{i,t-1})."""
-        own, V = self.folded(state, arrays).whole, arrays["V"]
+        own, V = self.prepare_rows(state, arrays).whole, arrays["V"]
         noise, precision, alpha = float(arrays["noise"]), float(arrays["precision"]), float(arrays["alpha"])
         U = state.U
         if U is None:
@@ -92,7 +92,7 @@ class PaperClient(PersonalClient):
     def choose_step(
         self, own: RowPart, MU: Array, U: Array, V: Array, noise: float, precision: float, alpha: float
     ) -> float:
-        """The step that is told, or (-1) that of Lemma 3, or (0) 1/λ_max(C)."""
+        """The step α that the server sent, or (-1) that of Lemma 3, or (0) 1/λ_max(C)."""
         if alpha > 0:
             return alpha
         if alpha < 0:

@@ -59,14 +59,14 @@ class PerPcaClient(PersonalClient):
     )
     def deflate(self, state: Personal, arrays: Arrays, rng: Streams) -> tuple[Personal, Arrays]:
         """(I - V_iV_iᵀ)M_iU, and what U and V_i capture."""
-        own, U = self.folded(state, arrays).whole, arrays["U"]
+        own, U = self.prepare_rows(state, arrays).whole, arrays["U"]
         V = complete_basis(own, U, int(arrays["r"]) - U.shape[1])
         MU = own.multiply(U)
         captured = np.einsum("ij,ij->", U, MU) + np.einsum("ij,ij->", V, own.multiply(V))
         return state, {"Y": MU - V @ (V.T @ MU), "captured": np.array(captured)}
 
-    def own(self, state: Personal, arrays: Arrays) -> tuple[Array, Folded]:
-        rows, U = self.folded(state, arrays), arrays["Q"]
+    def find_components(self, state: Personal, arrays: Arrays) -> tuple[Array, Folded]:
+        rows, U = self.prepare_rows(state, arrays), arrays["Q"]
         return np.hstack([U, complete_basis(rows.whole, U, int(arrays["r"]) - U.shape[1])]), rows
 
 

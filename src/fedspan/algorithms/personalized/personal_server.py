@@ -7,15 +7,17 @@ Notation: M_i = n_i S_i (d, d) the second moments of client i's rows (after clip
 the shared components. Everything is one eigenproblem per client, U_i = top_r(M_i + λ K_i): shrinkage.py has the kinds
 of shared part K_i (the paper's prior and the rotation-invariant one have the same minimisers).
 
-λ by cross-validation: `factor` (each client, for all rows and without each of F folds: the 2r leading
-eigenpairs of its M_i, n_i, t_i), `validate` (losses on the held-out fold for 14 values of λ; every fold has its own Q,
-or the held-out rows would have shaped it), and the server takes the λ of the least sum, if it is better than local and
-global PCA by more than 2 %, or by more than two standard errors over the folds.
+λ by cross-validation: `factor` (each client, for all rows and without each of F folds: the 2r leading eigenpairs of its
+M_i, n_i, t_i) or `fold` (all of M_i, to be summed), `validate` (losses on the held-out fold for 14 values of λ; every
+fold has its own Q, or the held-out rows would have shaped it), and the server takes the λ of the least sum, if it is
+better than local and global PCA by more than 2 %, or by more than two standard errors over the folds.
 
-What the server sees. share="eigenpairs": of every client its leading 2r eigenpairs (of all rows, and without each
-fold), sizes, traces and the squares of its columns; then sums of losses. share="sums": only sums over clients, of the
-second moments themselves (d×d). collect=True: at the end every client's U_i and mean come back to the caller.
-collect=False: they stay where they are made; the server learns the mean distance to the shared part only.
+What the server sees: sums of the rows and of their squares, as far as global centering and scaling need them; then with
+share="eigenpairs" of every client its leading 2r eigenpairs (of all rows, and without each fold), sizes, traces and the
+squares of its columns, with share="sums" only sums over the clients of sizes, traces, squares and second moments
+(d×d); then sums of losses. collect=True: at the end every client's U_i, mean, number of rows, distance to the
+shared part and, if it clips, the bounds of its columns come back to the caller. collect=False: they stay where they are
+made; the server learns the mean distance to the shared part only.
 
 What differs from the paper: auto.py, eigen.py, paper.py and perpca.py say so, each for its method.
 """
@@ -33,6 +35,7 @@ from fedspan._types import Array
 from fedspan.algorithms.personalized._client import PersonalClient
 from fedspan.algorithms.personalized.shrinkage import LAMBDAS, choose_shrinkage, to_shares
 from fedspan.algorithms.spectral.oneshot import unpack_triangle
+from fedspan.core.participation import Participation
 from fedspan.core.protocol import Ask, Client, Each, Replies, Round, Server, Sum, complete
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError, ProtocolError
@@ -44,7 +47,7 @@ _SHARED_FROM = 1e4  # times the data's own size: λ of kind 2 for which all U_i 
 
 @dataclass(frozen=True)
 class Shared:
-    """What the opening told of all clients together; index 0 is of all rows, the others are without one fold."""
+    """What the opening found of all clients together; index 0 is of all rows, the others are without one fold."""
 
     Q: Array  # (1 + F, d, q)
     w: Array  # (1 + F, q), over T
@@ -194,11 +197,7 @@ class Personalized(Server[PersonalState]):
         """The cohort of this round, in the order of ids; None: everyone."""
         if not clients:
             return None
-        m = len(clients)
-        K = self.count if self.count is not None else max(1, math.ceil((self.fraction or 1.0) * m - 1e-9))
-        if m < K:
-            raise InputError(f"count must be at most the {m} clients, but is {K}.")
-        return tuple(clients[i] for i in sorted(rng("cohort").choice(m, size=K, replace=False).tolist()))
+        return Participation(self.fraction, self.count).cohort(clients, rng)
 
     def survey(self, shift: Mapping[str, Array], to: tuple[str, ...] | None) -> Round[tuple[Shared, tuple[str, ...]]]:
         """(Q, w) of all rows, and without each fold if λ is to be found; and who answered."""

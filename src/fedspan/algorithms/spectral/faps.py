@@ -4,12 +4,13 @@
     arXiv, 2020. https://arxiv.org/abs/2012.03461
 
 Notation: M_i = B_iᵀB_i of client i's shifted rows (the paper's A_iA_iᵀ), ‖A_i‖² = λ_max(M_i); Z (d, k) the server's
-basis, X_i (d, k) that of client i, P_X = XXᵀ, P_X⊥ = I - P_X, all bases orthonormalize; β_i the penalty on X_i ≠ Z;
+basis, X_i (d, k) that of client i, P_X = XXᵀ, P_X⊥ = I - P_X, all bases orthonormal; β_i the penalty on X_i ≠ Z;
 W_i = -P_X⊥M_iX_i (d, k), the multiplier Λ_i = X_iW_iᵀ + W_iX_iᵀ, H_i = M_i + Λ_i + β_iP_Z, the mask
 Q_i = β_iP_X - Λ_i, Y_i = Q_iZ. A round: each client moves X_i towards the leading eigenspace of H_i; Z⁺ = orth(Σ Y_i).
 
-What the server sees: the sums of Y_i and of the scalars ‖A_iᵀZ‖², the objective; when it stops, once the sum of
-ZᵀM_iZ (k, k), which tells it the variances. Without secure aggregation it sees every client's part.
+What the server sees: the opening (_moments.py); in every round the sums of Y_i and of the scalars ‖A_iᵀZ‖², the
+objective; when it stops, once the sum of ZᵀM_iZ (k, k), which tells it the variances (if accelerated, true products
+M_iV instead: see `accelerate`). Without secure aggregation it sees every client's part.
 What the mask hides, and what not: M_i cannot be solved for linearly, as it can from SSI's products. But P_Z⊥Y_i tends
 to P_Z⊥M_iZ as the run converges, and β_i, hence the size of ‖A_i‖, can be read off. The paper's "impossible" is not
 proved: it is obscurity, not a guarantee. The mask has no known sensitivity: FAPS cannot be combined with DP.
@@ -51,10 +52,10 @@ _KAPPA, _KAPPA_RITZ = 1.25, 1.5  # a more exact local step needs more
 _MEMORY = 10  # rounds that the accelerated form looks back
 
 Rule = Literal["residual", "change"]
-Own = Literal["local", "paper"]
+Choice = Literal["local", "paper"]
 
 
-def _none() -> Array:
+def _empty() -> Array:
     return np.zeros((0, 0, 0))
 
 
@@ -63,12 +64,12 @@ class FapsMemory(Shift):
     """What a client remembers between rounds."""
 
     t: int = 0  # the last round that it answered
-    X: Array = field(default_factory=_none)  # (d, k) X_i
-    L: Array = field(default_factory=_none)  # (d, q) LLᵀ is the leading part of M_i
+    X: Array = field(default_factory=_empty)  # (d, k) X_i
+    L: Array = field(default_factory=_empty)  # (d, q) LLᵀ is the leading part of M_i
     beta: float = 0.0  # β_i of the last round
     growth: float = 1.0  # how much it was raised in all
     mark: float = 0.0  # d_i at the last multiple of 5 rounds
-    past: Array = field(default_factory=_none)  # (h, d, k) the last X_i, the latest last; if accelerated
+    past: Array = field(default_factory=_empty)  # (h, d, k) the last X_i, the latest last; if accelerated
 
 
 class FapsClient(RowsClient):
@@ -211,8 +212,8 @@ class FapsState(SpectralState):
     change: float = np.inf  # its relative change (27)
     residual: float = np.inf  # ‖P_Z⊥ Σ Y_i‖_F / tr(M), of the same Z; tends to the KKT violation
     closed: bool = False
-    sent: Array = field(default_factory=_none)  # (h, d, k) the last Z that were sent, if accelerated
-    found: Array = field(default_factory=_none)  # (h, d, k) what Alg. 1 made of each
+    sent: Array = field(default_factory=_empty)  # (h, d, k) the last Z that were sent, if accelerated
+    found: Array = field(default_factory=_empty)  # (h, d, k) what Alg. 1 made of each
     gamma: Array = field(default_factory=lambda: np.ones(1))  # weights of the last of them in Z
 
 
@@ -243,8 +244,8 @@ class Faps(Spectral[FapsState]):
     scale: bool = False
     delta: float = 0.3
     rule: Rule = "residual"
-    start: Own = "local"
-    penalty: Own = "local"
+    start: Choice = "local"
+    penalty: Choice = "local"
     beta: float | None = None
     cap: int = 12
     accelerate: bool = False
@@ -261,8 +262,8 @@ class Faps(Spectral[FapsState]):
             raise InputError(f"beta must be above 0, but is {self.beta!r}.")
         for name, value, known in (
             ("rule", self.rule, get_args(Rule)),
-            ("start", self.start, get_args(Own)),
-            ("penalty", self.penalty, get_args(Own)),
+            ("start", self.start, get_args(Choice)),
+            ("penalty", self.penalty, get_args(Choice)),
         ):
             if value not in known:
                 raise InputError(f"{name} must be {known[0]!r} or {known[1]!r}, but is {value!r}.")
@@ -329,8 +330,8 @@ class Faps(Spectral[FapsState]):
             theta=theta[: self.k],
             kkt=kkt,
             closed=kkt <= self.tol,
-            sent=_none(),
-            found=_none(),
+            sent=_empty(),
+            found=_empty(),
             gamma=np.ones(1),
         )
 

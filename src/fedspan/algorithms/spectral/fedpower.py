@@ -4,21 +4,22 @@
     arXiv, 2021. https://arxiv.org/abs/2103.00704 (Algorithms 1 to 3)
 
 Notation: A_i (s_i, d) the shifted rows of client i, n = Σ s_i, p_i = s_i/n, M_i = A_iᵀA_i/s_i, M = Σ p_i M_i;
-Z (d, r) orthonormalize, r ≥ k; p local iterations between two communications; Z_i (d, r) the last local basis before a
+Z (d, r) orthonormal, r ≥ k; p local iterations between two communications; Z_i (d, r) the last local basis before a
 communication, Y_i = M_i Z_i, Z_1 that of the baseline device, D_i (r, r) = argmin ‖Z_i D - Z_1‖_F;
 S_t the K of the m clients that take part in a round.
 
 A round: Z → each client p times Y_i = M_i Z_i, Z_i = orth(Y_i), → Y = Σ w_i Y_i D_i → Z⁺ = orth(Y). With p = 1 all Z_i
 are Z, nothing has to be aligned, and it is the distributed power method (Algorithm 1).
 
-What the server sees: the size s_i of every client; Z_1 of the baseline device in rounds of p > 1 steps that are
-aligned (the server passes it on to the others, which align themselves, as in line 6); the sum of Y_i D_i, and of
-ZᵀM_iZ (r, r), which tells it the Ritz values of Z. Under Scheme 1 clients count as often as they are drawn, so it sees
-every client's Y_i D_i by itself: no secure sum. A release of p > 1 steps has no known sensitivity (the paper's proof
-holds Z_i fixed, but it depends on the private rows since the last synchronisation); with p = 1 it is that of M_i Z.
+What the server sees: the opening (_moments.py) and the size s_i of every client; Z_1 of the baseline device in rounds
+of p > 1 steps that are aligned (the server passes it on to the others, which align themselves, as in line 6); the sum
+of Y_i D_i, and with p > 1 of ZᵀM_iZ (r, r), which tells it the Ritz values of Z. Under Scheme 1 clients count as often
+as they are drawn, so it sees every client's part by itself: no secure sum. A release of p > 1 steps has no known
+sensitivity (the paper's proof holds Z_i fixed, but it depends on the private rows since the last synchronisation); with
+p = 1 it is that of M_i Z.
 
 What differs from the paper: "1 = argmin p_i" is a slip for the largest; the baseline is the largest client that takes
-part and answers. Z_0 is orthonormalize from the start, and the server sends orth(Y), not Y: the same iterates.
+part and answers. Z_0 is orthonormal from the start, and the server sends orth(Y), not Y: the same iterates.
 
 `PaperNoise` adds the noise of Algorithm 2, to reproduce the paper's Table 3, not to protect rows. Notation:
 c₁ = √(2 ln(1.25/δ))/ε₁ and c₂ the same with ε₂, for one communication. A client sends
@@ -44,6 +45,7 @@ from fedspan._types import Array, Arrays
 from fedspan.algorithms._moments import SHOWS_PRODUCTS, Shift, ask_sizes, measure, measure_tasks
 from fedspan.algorithms.spectral._eigenspace import Spectral
 from fedspan.algorithms.spectral.power import LocalPowerClient, PowerState
+from fedspan.core.participation import cohort_size
 from fedspan.core.protocol import Ask, Client, Each, Replies, Round, Sensitivity, Sum, task
 from fedspan.core.rng import Streams
 from fedspan.errors import ClientError, InputError
@@ -116,7 +118,7 @@ class FedPower(Spectral[FedPowerState]):
     It stops when the scaled KKT violation is at most `tol`, which the server can see in rounds with p = 1 in which all
     clients answered. Where it cannot see it, it goes on until Z comes no further: with a fixed p > 1, until Z moves by
     at most `tol` in a round; with partial participation or replies that are missing, until Z moves in ten rounds as
-    much as in the ten before: the level is told as "floor" in the metrics, and is about the distance to the eigenspace
+    much as in the ten before: the metrics report that level as "floor", which is about the distance to the eigenspace
     that the sampling leaves. Then one round of the distributed power method with all clients closes the run: so the
     variances are right, and the KKT violation, which may be far above `tol`, is known. (A run that ends before, by its
     number of rounds, has the variances of its last cohort.)
@@ -179,7 +181,7 @@ class FedPower(Spectral[FedPowerState]):
         )
 
     def round(self, state: FedPowerState, rng: Streams) -> Round[FedPowerState]:
-        if self.stands(state):
+        if self.has_stalled(state):
             closing = replace(self, p=1, count=None, fraction=None)
             return replace((yield from closing.communicate(state, rng)), changes=state.changes, closed=True)
         return (yield from self.communicate(state, rng))
@@ -219,7 +221,7 @@ class FedPower(Spectral[FedPowerState]):
         )
 
     def orth(self, Y: Array) -> Array:
-        """An orthonormalize basis of Y, when no local steps are taken: see power.py."""
+        """An orthonormal basis of Y, when no local steps are taken: see power.py."""
         return polar(Y)
 
     def perturb(self, Y: Array, Z: Array, n: int, rng: Streams) -> Array:
@@ -236,7 +238,7 @@ class FedPower(Spectral[FedPowerState]):
         m = len(clients)
         if not self.partial:
             return dict.fromkeys(clients, 1)
-        K = self.count if self.count is not None else max(1, math.ceil((self.fraction or 1.0) * m - 1e-9))
+        K = self.count if self.count is not None else cohort_size(self.fraction or 1.0, m)
         if self.scheme == 1:
             p_i = np.array(list(s.values())) / sum(s.values())
             drawn = rng("cohort").choice(m, size=K, replace=True, p=p_i)
@@ -255,7 +257,7 @@ class FedPower(Spectral[FedPowerState]):
         share = K / len(s) * sum(s.values()) if self.partial else sum(s[client] for client in came)
         return {client: s[client] / share for client in came}
 
-    def stands(self, state: FedPowerState) -> bool:
+    def has_stalled(self, state: FedPowerState) -> bool:
         """Whether Z comes no further, as far as the server can tell without a KKT violation."""
         c = state.changes
         if self.tol == 0 or not np.isnan(state.kkt):

@@ -1,6 +1,6 @@
 """Block Krylov at the server: what it has seen is kept, and Rayleigh-Ritz runs over the whole span.
 
-In none of the five papers; the method itself is block Lanczos with full reorthogonalisation and thick restarts:
+In none of the papers implemented here; the method is block Lanczos with full reorthogonalisation and thick restarts:
     G. H. Golub, R. R. Underwood. The block Lanczos method for computing eigenvalues. Mathematical Software III, 1977.
     K. Wu, H. Simon. Thick-restart Lanczos method for large symmetric eigenvalue problems. SIAM J. Matrix Anal. Appl.,
     2000. https://doi.org/10.1137/S0895479898334605
@@ -12,9 +12,12 @@ Notation: M = Σ_i M_i, Q (d, m) orthonormal basis of all that was multiplied, A
 Z = Q S_k the k leading Ritz vectors with values θ, R = (I - QQᵀ) M Z their residual, ‖R‖_F / tr(M) the KKT violation,
 Δ the step to which every entry of M_i V is rounded (0: not at all), M̃ = P diag(λ) Pᵀ a guess of M.
 
-A round costs what a round of SSI costs, and the server sees the same sum Σ M_i V; but each round's answer is the best
-in the span of all rounds so far, not of the last one. The sum must be complete: Rayleigh-Ritz on a sum over a subset
-of the clients answers another problem, so those that did not answer are asked again.
+A round costs what a round of SSI costs, but its answer is the best in the span of all rounds so far, not of the last
+one. The sum must be complete: Rayleigh-Ritz on a sum over a subset of the clients answers another problem, so those
+that did not answer are asked again.
+
+What the server sees: the opening (_moments.py), then Σ M_i V in every round, as in SSI (power.py). `Davidson` also
+shows it every client's own leading eigenpairs.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ class KrylovState(SpectralState):
     lam: Array  # (p,)
     Qt: Array  # (m, d) Qᵀ: rows can be added without copying those that are there
     AQt: Array  # (m, d)
-    noise: Array  # (m, m) how the columns' rounding errors hang together, in units of one rounded column
+    noise: Array  # (m, m) the Gram matrix of the columns' rounding errors, in units of one rounded column
     next: Array  # (d, k) the next block; no columns if the span holds all there is
     gap: float  # θ_k - θ_{k+1}: if it is small, the k-th component is hardly determined
 
@@ -199,7 +202,7 @@ class Davidson(Krylov):
 
 
 def check_columns(columns: int | None) -> None:
-    """Refuse a number of columns that is none."""
+    """Refuse `columns` that are neither None nor a whole number of at least 1."""
     if columns is not None and (not isinstance(columns, int) or isinstance(columns, bool) or columns < 1):
         raise InputError(f"columns must be None or a whole number of at least 1, but is {columns!r}.")
 

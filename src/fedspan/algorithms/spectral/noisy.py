@@ -8,7 +8,7 @@
     https://arxiv.org/abs/1311.2495
 
 Notation: b a row after centering, shortened to norm C, M = Σ bbᵀ (d, d), G its triangle with what is off the diagonal
-times √2, so that ‖G‖ = ‖M‖_F; Z (d, w) orthonormalize, Y = M Z. One row more or less changes G by at most ‖bbᵀ‖_F ≤ C²
+times √2, so that ‖G‖ = ‖M‖_F; Z (d, w) orthonormal, Y = M Z. One row more or less changes G by at most ‖bbᵀ‖_F ≤ C²
 and Y by ‖bbᵀZ‖_F ≤ C², however wide Z is. The noise is not added here but at each client's door (privacy/guard.py);
 in M it is σ(N + Nᵀ)/2 with N of independent standard normal entries, which is √2 less than with a triangle of σN.
 
@@ -84,7 +84,7 @@ class PrivateClient(RowsClient):
         Z = arrays["Z"]
         if not np.linalg.norm(Z.T @ Z, 2) <= 1 + 1e-9:
             raise InputError(
-                "The columns of Z must be orthonormalize, because the noise is calibrated for that. Nothing was sent."
+                "The columns of Z must be orthonormal, because the noise is calibrated for that. Nothing was sent."
             )
         return state, {"Y": self.check_finite(self.rows.multiply(Z, arrays.get("mean"), None))}
 
@@ -167,7 +167,7 @@ class NoisyPower(_Noisy):
     The sensitivity does not depend on the width, and the noise on all columns is the same: so the wider the better.
     """
 
-    d: int = 0  # features, which the schema tells
+    d: int = 0  # the number of features: the start must be known before any data is seen
     width: int | None = None  # None: ten for each component
     rounds: int = 2
 

@@ -2,18 +2,20 @@
 
     X. Guo, X. Li, X. Chang, S. Wang, Z. Zhang. Privacy-Preserving Distributed SVD via Federated Power.
     arXiv, 2021. https://arxiv.org/abs/2103.00704
-UDA is from J. Fan, D. Wang, K. Wang, Z. Zhu, Distributed estimation of principal eigenspaces, Ann. Statist., 2019;
-WDA from A. Bhaskara, P. M. Wijewardena, On distributed averaging for stochastic k-PCA, NeurIPS, 2019.
+UDA is from J. Fan, D. Wang, K. Wang, Z. Zhu, Distributed estimation of principal eigenspaces, Ann. Statist., 2019,
+https://arxiv.org/abs/1702.06488; WDA from A. Bhaskara, P. M. Wijewardena, On distributed averaging for stochastic
+k-PCA, NeurIPS, 2019, https://proceedings.neurips.cc/paper/2019/hash/148148d62be67e0916a833931bd32b26-Abstract.html.
 
 Notation: A_i (s_i, d) the shifted rows of client i, M_i = A_iᵀA_i (d, d), M = Σ M_i, G the upper triangle of a
 symmetric matrix row by row (d(d+1)/2,), V̂_i (d, k) the leading eigenvectors of M_i, Σ_i its eigenvalues / s_i.
 
-What the server sees: of Gram Σ M_i, the pooled second moments, which secure aggregation does not hide; of UDA every
-client's own leading subspace V̂_i, of WDA also its variances Σ_i (no secure sum: the average of projectors is d×d); of
-DR-SVD the sums M Ω and M W for two public d×r matrices, never one client's part under secure aggregation.
+What the server sees: the opening (_moments.py); of Gram Σ M_i, the pooled second moments, which secure aggregation does
+not hide; of UDA every client's own leading subspace V̂_i, of WDA also its variances Σ_i (no secure sum: the average of
+projectors is d×d); of DR-SVD the sums M Ω and M W for two d×r matrices that all clients see, never one client's part
+under secure aggregation; of these three at the end Σ M_i Z.
 
-What differs from the paper: the three baselines close with the sum Σ M_i Z for their answer Z (d, k), so that variances
-and the KKT violation are known, not guessed. See also `DrSvd`.
+What differs from the paper: the three baselines close with Σ M_i Z for their answer Z (d, k), so that variances and the
+KKT violation are known, not guessed. See also `DrSvd`.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ LocalPower (section 5.3 there) is from:
     X. Li, S. Wang, K. Chen, Z. Zhang. Communication-Efficient Distributed SVD via Local Power Iterations.
     ICML, 2021. https://arxiv.org/abs/2002.08014
 
-Notation: M_i = B_iᵀB_i of client i's shifted rows (d, d), Z (d, k) orthonormalize, Y = Σ M_i Z (d, k), q the local
+Notation: M_i = B_iᵀB_i of client i's shifted rows (d, d), Z (d, k) orthonormal, Y = Σ M_i Z (d, k), q the local
 iterations of a round, Y_i = M_i orth(M_i orth(… M_i Z)).
 
-What the server sees: of SSI, Y. Without secure aggregation it sees every M_i Z, and can work out M_i from enough of
-them (FAPS, Proposition 2). Of LocalPower, Σ Y_i and T = Σ ZᵀM_iZ (k, k), which tells it the Ritz values of Z; while
-q > 1 it does not see M Z, so the KKT violation is not known (nan).
+What the server sees: the opening (_moments.py); of SSI, Y. Without secure aggregation it sees every M_i Z, and can work
+out M_i from enough of them (FAPS, Proposition 2). Of LocalPower, while q > 1, Σ Y_i and T = Σ ZᵀM_iZ (k, k), which
+tells it the Ritz values of Z, but not M Z, so the KKT violation is not known (nan); then Y, as of SSI.
 
 What differs from the papers: once no local steps are taken, orth is the polar factor, not that of a QR factorisation.
 It spans the same, but comes to rest with the subspace, where the Q of a QR goes on turning within it: so the
@@ -22,8 +22,8 @@ instead of 159).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class Ssi(Spectral[PowerState]):
         Z = state.next
         Y = (yield from complete(Ask("multiply", {"Z": Z}, Sum("Y")))).total["Y"]
         theta, S, kkt = ritz_pairs(state.moments, Z, Y, self.k)
-        return PowerState(state.moments, Z @ S, theta, kkt, next=polar(Y))
+        return replace(state, Z=Z @ S, theta=theta, kkt=kkt, next=polar(Y))
 
     def done(self, state: PowerState) -> bool:
         return state.kkt <= self.tol
@@ -107,46 +107,30 @@ class LocalState(PowerState):
 
 
 @dataclass(frozen=True)
-class LocalPower(Spectral[LocalState]):
+class LocalPower(Ssi):
     """q local subspace iterations per round, q halved after every round until it is 1; then SSI, until `tol`."""
 
-    k: int = 2
-    tol: float = 1e-6
-    center: bool = True
-    scale: bool = False
     q: int = 8
 
-    State = LocalState
+    State = LocalState  # type: ignore[assignment]
     client: ClassVar[type[Client[object]]] = LocalPowerClient
 
     def __post_init__(self) -> None:
         if self.q < 1:
             raise InputError(f"q, the number of local iterations, must be at least 1, but is {self.q!r}.")
 
-    def client_options(self) -> dict[str, float | int | str | bool]:
-        return {"columns": 100 * self.k}
-
     def asks(self) -> frozenset[str]:
-        tasks = {"multiply"} if self.q == 1 else {"iterate", "multiply"}
-        return measure_tasks(self.center, self.scale) | tasks
+        return super().asks() | ({"iterate"} if self.q > 1 else set())
 
     def init(self, rng: Streams) -> Round[LocalState]:
-        moments = yield from measure(self.center, self.scale)
-        Z = random_orthonormal(rng("start"), len(moments.mean), self.k)
-        return LocalState(moments, Z, np.zeros(self.k), np.inf, next=Z, t=0)
+        state = yield from super().init(rng)
+        return LocalState(**vars(state), t=0)
 
-    def round(self, state: LocalState, rng: Streams) -> Round[LocalState]:
-        Z, q, k = state.next, max(self.q >> state.t, 1), self.k
-        if q > 1:
-            ask = Ask("iterate", {"Z": Z, "steps": np.array(q)}, Sum("Y", "T"))
-            total = (yield from complete(ask)).total
-            theta, S, _ = rayleigh_ritz(np.eye(k), total["T"], k)
-            Z_next, kkt = orthonormalize(total["Y"]), np.nan
-        else:
-            Y = (yield from complete(Ask("multiply", {"Z": Z}, Sum("Y")))).total["Y"]
-            theta, S, kkt = ritz_pairs(state.moments, Z, Y, k)
-            Z_next = polar(Y)
-        return LocalState(state.moments, Z @ S, theta, kkt, next=Z_next, t=state.t + 1)
-
-    def done(self, state: LocalState) -> bool:
-        return state.kkt <= self.tol
+    def round(self, state: LocalState, rng: Streams) -> Round[LocalState]:  # type: ignore[override]
+        Z, q, t = state.next, self.q >> state.t, state.t + 1
+        if q <= 1:
+            found = cast(LocalState, (yield from super().round(state, rng)))  # of the class that it was given
+            return replace(found, t=t)
+        total = (yield from complete(Ask("iterate", {"Z": Z, "steps": np.array(q)}, Sum("Y", "T")))).total
+        theta, S, _ = rayleigh_ritz(np.eye(self.k), total["T"], self.k)
+        return replace(state, Z=Z @ S, theta=theta, kkt=np.nan, next=orthonormalize(total["Y"]), t=t)

@@ -22,7 +22,6 @@ MAXVAR_SOLVERS: dict[str, type[Server[Any]]] = {
     "cutemaxvar": CuteMaxVar,
     "mvlsa": Mvlsa,
 }
-_SOLVERS = MAXVAR_SOLVERS
 _BITS = 3  # of cutemaxvar
 
 
@@ -88,7 +87,7 @@ def check_not_secure(secure: bool | Secure) -> None:
 def choose_maxvar_solver(asked: MaxVarParameters) -> tuple[Server[Any], int | str | None, str]:
     """The solver with all its options, its bits, and why it was chosen."""
     solver, why = _pick_maxvar(asked)
-    bits = asked.bits if asked.bits is not None or not isinstance(solver, CuteMaxVar) else _BITS
+    bits = fill_in_bits(solver, asked.bits)
     _check_bits(solver, bits, asked.tol)
     options: dict[str, object] = {
         "k": int(asked.n_components),
@@ -125,6 +124,11 @@ def _pick_maxvar(asked: MaxVarParameters) -> tuple[Server[Any], str]:
     return MaxVarKrylov(), "it is exact and needs few rounds"
 
 
+def fill_in_bits(solver: Server[Any], bits: int | str | None) -> int | str | None:
+    """The bits that were asked for, or those that the solver takes by default."""
+    return _BITS if bits is None and isinstance(solver, CuteMaxVar) else bits
+
+
 def _check_bits(solver: Server[Any], bits: int | str | None, tol: float) -> None:
     """Refuse bits that a solver cannot use; warn of too few."""
     krylov = isinstance(solver, MaxVarKrylov)
@@ -143,7 +147,7 @@ def _check_bits(solver: Server[Any], bits: int | str | None, tol: float) -> None
         warn_caller("2 bits leave one level on each side of zero, and the run may diverge; use 3.")
 
 
-def maxvar_channel(solver: Server[Any], bits: int | str | None, first_bits: int | None) -> Channel:
+def build_maxvar_channel(solver: Server[Any], bits: int | str | None, first_bits: int | None) -> Channel:
     """Both links: quantised against memories on both sides for cutemaxvar, else lossless."""
     if not isinstance(solver, CuteMaxVar) or not isinstance(bits, int):
         return Channel(up=pack(), down=pack())  # lossless

@@ -17,8 +17,7 @@ from fedspan.estimators._options.private_solvers import (
     build_private_plan,
     forecast_error,
 )
-from fedspan.estimators._options.spectral_parameters import SOLVERS as SOLVERS
-from fedspan.estimators._options.spectral_parameters import SpectralParameters as SpectralParameters
+from fedspan.estimators._options.spectral_parameters import SOLVERS, SpectralParameters
 from fedspan.estimators.choice import Auto, ProblemSize
 from fedspan.estimators.launch import set_options, warn_caller
 from fedspan.privacy.request import PaperDP, RowDP
@@ -61,12 +60,12 @@ def choose_solver(
         return ChosenSolver(private.solver, private.why, Channel(), private, note)
     solver, why = _pick(asked, schema, clients, paper=isinstance(privacy, PaperDP), prior=prior)
     options = {"k": int(asked.n_components), "tol": asked.tol, "center": asked.center, "scale": asked.scale}
-    solver = set_options(solver, {**options, **_extras(asked, solver, prior)})
+    solver = set_options(solver, {**options, **_collect_extras(asked, solver, prior)})
     if isinstance(privacy, PaperDP):
         solver = add_paper_noise(privacy, solver)
         warn_caller(PAPER_WARNING)
-        return ChosenSolver(solver, why, spectral_channel(solver, asked.bits), note=PAPER_WARNING)
-    return ChosenSolver(solver, why, spectral_channel(solver, asked.bits))
+        return ChosenSolver(solver, why, build_spectral_channel(solver, asked.bits), note=PAPER_WARNING)
+    return ChosenSolver(solver, why, build_spectral_channel(solver, asked.bits))
 
 
 def _pick(
@@ -92,12 +91,12 @@ def _pick(
     return by_time.choose(problem)
 
 
-def _extras(asked: SpectralParameters, solver: Server[Any], prior: Prior | None) -> dict[str, object]:
+def _collect_extras(asked: SpectralParameters, solver: Server[Any], prior: Prior | None) -> dict[str, object]:
     """What only some solvers can do; the others refuse it."""
     name = type(solver).__name__.lower()
     extras: dict[str, object] = {}
     if asked.local_steps is not None:
-        extras[_steps_option(solver, name)] = asked.local_steps
+        extras[_find_steps_option(solver, name)] = asked.local_steps
     if asked.participation is not None:
         if not isinstance(solver, FedPower):
             raise InputError(
@@ -123,7 +122,7 @@ def _extras(asked: SpectralParameters, solver: Server[Any], prior: Prior | None)
     return extras
 
 
-def _steps_option(solver: Server[Any], name: str) -> str:
+def _find_steps_option(solver: Server[Any], name: str) -> str:
     """What a solver calls its local steps."""
     known = {option.name for option in fields(solver)}  # type: ignore[arg-type]
     for steps in ("p", "q"):
@@ -132,7 +131,7 @@ def _steps_option(solver: Server[Any], name: str) -> str:
     raise InputError(f"local_steps is for solver 'fedpower' and 'localpower', not for {name!r}; leave it out.")
 
 
-def spectral_channel(solver: Server[Any], bits: int | str | None) -> Channel:
+def build_spectral_channel(solver: Server[Any], bits: int | str | None) -> Channel:
     """Both links. A number of bits is a quantiser with memories on both sides, where the solver's theory allows it."""
     if isinstance(solver, Krylov) and bits in (None, "auto"):
         return Channel(up=pack(), down=pack())  # lossless: it packs what the solver itself has rounded
