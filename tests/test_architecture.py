@@ -256,6 +256,25 @@ def test_a_name_is_defined_in_one_module() -> None:
     assert set(twice) <= set(SHARED_NAMES), {name: twice[name] for name in twice if name not in SHARED_NAMES}
 
 
+# Where something is looked up by a name that the type checker cannot see, and why.
+LOOKS_UP_BY_NAME = {
+    "fedspan": "names of the package that are imported when they are first used",
+    "fedspan.cli.main": "the exit code of an error of typer",
+    "fedspan.core.checkpoint": "the fields of any dataclass, by their names",
+    "fedspan.engines.inprocess": "what not every operating system has",
+    "fedspan.estimators.deep_gcca": "the name of a user's optimiser",
+    "fedspan.numerics.operators": "what numpy and the operating system keep of a memory map",
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_contracts_are_typed_not_guessed(module: str) -> None:
+    """No getattr or hasattr on our own objects: what another module relies on is a member that the checker sees."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
+            assert module in LOOKS_UP_BY_NAME, f"{module}:{node.lineno} uses {node.func.id}; declare a typed member"
+
+
 def test_exceptions_stay_exceptions() -> None:
     """`Any` and `# fmt: skip` are for what cannot be said otherwise; raise a bound only with a reason."""
     text = "".join(path.read_text(encoding="utf-8") for path in MODULES.values())

@@ -22,6 +22,8 @@ class FedspanError(Exception):
 class InputError(FedspanError, ValueError):
     """The caller's data, parameters or files must be changed (exit code 2 on the command line)."""
 
+    client: str | None = None  # whose data it is about, if the message names it
+
 
 class CheckpointError(InputError):
     """A checkpoint or model is damaged, or belongs to another run."""

@@ -13,7 +13,6 @@ from fedspan.audit.attacks import (
     error,
     faps_fit,
     faps_leak,
-    from_entries,
     membership,
     mu_lower_bound,
 )
@@ -147,14 +146,6 @@ def test_a_prior_and_a_known_trace_fill_what_was_not_asked_for() -> None:
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match=r"same shape \(4, k\), but have \(3, 2\) and \(3, 2\)"):
         Pairs(4).add(np.ones((3, 2)), np.ones((3, 2)))
-
-
-def test_published_components_and_k_known_entries_give_a_matrix_of_rank_k() -> None:
-    """FedPower, Example 2."""
-    rng, d, k = np.random.default_rng(6), 15, 3
-    V, lam = basis(rng, d, k), np.array([9.0, 4.0, 1.0])
-    M = (V * lam) @ V.T
-    np.testing.assert_allclose(from_entries(V, np.arange(k), np.arange(k), M[np.arange(k), np.arange(k)]), M, atol=1e-8)
 
 
 def test_faps_shows_the_off_diagonal_block_and_beta_where_x_is_z() -> None:

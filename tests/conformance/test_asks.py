@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
@@ -201,6 +201,12 @@ HOMES = {  # where the algorithms of each family live
 def test_every_algorithm_names_its_family(name: str) -> None:
     kind = ALGORITHMS[name]
     assert kind.__module__.startswith(f"fedspan.algorithms.{HOMES[kind.family]}")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_where_a_class_lives_is_no_part_of_a_run(name: str) -> None:
+    """Facts of a class are not fields, so that neither the repr nor a checkpoint changes when a module moves."""
+    assert {"client", "State", "family"}.isdisjoint(field.name for field in fields(ALGORITHMS[name]))
 
 
 def test_the_same_name_of_a_task_means_the_same_release_everywhere() -> None:

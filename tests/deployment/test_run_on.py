@@ -17,7 +17,7 @@ from typed import assert_refused, call
 
 pytest.importorskip("nvflare", reason="needs fedspan[flare]")
 
-from fedspan import FederatedPCA, Job
+from fedspan import FederatedPCA, InputError, Job
 from fedspan.channel import wire
 from fedspan.core.ledger import Ledger
 from fedspan.deployment.flare_admin import check_settled
@@ -220,6 +220,35 @@ def test_a_run_stays_if_one_site_refused_after_others_had_answered(
     assert ledger.bytes_up > 0
     federation.tamper = None
     assert call("resume", job.parent / "run").exit_code == 0
+
+
+@pytest.mark.parametrize(("retries", "tries"), [(0, "in round 0 ("), (2, "in 3 tries")])
+def test_a_job_file_says_how_often_a_site_is_asked(
+    three: LoopbackFederation, job: Path, retries: int, tries: str
+) -> None:
+    def lose(call: Call, deliver: Deliver) -> Any:
+        if call.site == "south" and call.method == "exchange":
+            raise ConnectionError("gone")
+        return deliver(call)
+
+    job.write_text(job.read_text(encoding="utf-8") + f"[run]\nretries = {retries}\n", encoding="utf-8")
+    three.tamper = lose
+    assert_refused(run_on(three, job), 1, tries, "'south'")
+
+
+def test_a_resumption_that_is_refused_before_anything_is_sent_keeps_the_run(
+    three: LoopbackFederation, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a new run may be taken back: this one has rounds behind it."""
+    three.tamper = refuse_from(8)
+    assert run_on(three, job).exit_code == 2
+
+    def refuse(kit: Path) -> Any:
+        raise InputError(f"{kit} is not a researcher's kit.")
+
+    monkeypatch.setattr(_federated.flare_admin, "connect", refuse)
+    assert_refused(call("resume", job.parent / "run"), 2, "is not a researcher's kit")
+    assert (job.parent / "run" / "federation.json").exists()
 
 
 def test_a_private_run_stays_although_no_exchange_was_completed(

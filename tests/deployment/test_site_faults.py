@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import rogue
-from orders import estimate, exchanges, new_run, order_for
+from orders import estimate, exchanges, new_run, order_for, order_for_estimator
 
 from fedspan import FederatedPCA
 from fedspan.channel import wire
 from fedspan.core.ledger import Ledger
-from fedspan.core.run import RETRIES
+from fedspan.core.protection import RETRIES
 from fedspan.deployment.loopback_federation import LoopbackFederation
 from fedspan.deployment.server_job import RunRequest
 from fedspan.engines import remote
@@ -192,6 +194,51 @@ def test_a_lost_message_changes_nothing(
         assert_close(federation, order, plain)
 
 
+@pytest.mark.parametrize("answered", [False, True], ids=["question", "answer"])
+@pytest.mark.parametrize("phase", ["@keys", "@roster", "count", "settle", "multiply", "@agree", "@unmask"])
+def test_a_lost_message_of_a_sum_that_could_do_with_two(
+    make_three: Make, undisturbed: FederatedPCA, phase: str, answered: bool
+) -> None:
+    """Threshold 2 of 3 sites: every phase of the protocol is used, and a message that is lost in it is sent again."""
+    lost: list[str] = []
+
+    def lose(call: Call, deliver: Deliver) -> Any:
+        if call.method == "exchange" and call.site == "north" and wire.decode(call.message).task == phase and not lost:
+            lost.append(phase)
+            if answered:
+                deliver(call)
+            raise TimeoutError
+        return deliver(call)
+
+    federation = make_three(others=1)
+    order = make_order(secure={"enabled": True, "threshold": 2}, retries=1)
+    federation.tamper = lose
+    assert federation.carry_out(order) == {"done": True}
+    assert lost == [phase]
+    assert_same(federation, order, undisturbed)
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.parametrize("of", ["estimator", "algorithm"])
+def test_a_request_says_how_often_a_site_is_asked(five: LoopbackFederation, of: str, retries: int) -> None:
+    asked, site = 0, min(five.sites)
+
+    def lose(call: Call, deliver: Deliver) -> Any:
+        nonlocal asked
+        if call.method == "exchange" and call.site == site:
+            asked += 1
+            raise ConnectionError("gone")
+        return deliver(call)
+
+    order = order_for("ssi") if of == "algorithm" else order_for_estimator("pca")
+    try:
+        five.tamper = lose
+        assert not five.carry_out(replace(order, retries=retries))["done"]
+    finally:
+        five.tamper = None
+    assert asked == retries + 1
+
+
 @pytest.mark.parametrize(("name", "secure"), [("ssi", False), ("krylov", False), ("ssi", True), ("ssca", True)])
 def test_the_order_of_answers_changes_nothing(five: LoopbackFederation, name: str, secure: bool) -> None:
     """Every answer waits for that of the site with the next name: they come in reverse order. One has a channel."""
@@ -277,13 +324,15 @@ def test_a_straggler_does_not_hold_a_run_that_can_do_without(
 
 
 def test_a_straggler_that_answers_again_is_back(make_three: Make) -> None:
-    """Lost once in round 2, there in all later rounds."""
+    """Lost once in round 2, there in all later rounds, although it takes longer than others are waited for."""
 
     def be_late_once(call: Call, deliver: Deliver) -> Any:
         if call.site == "south" and call.method == "exchange":
             message = wire.decode(call.message)
             if message.round == 2:
                 raise TimeoutError
+            if message.round > 3:  # round 3 shows that it is back
+                time.sleep(3 * remote.GRACE)
         return deliver(call)
 
     federation = make_three(secure=False)

@@ -117,4 +117,6 @@ def test_every_model_writes_its_report(task: str, tmp_path: Path) -> None:
 def test_the_report_of_a_private_fit_says_what_was_spent(tmp_path: Path) -> None:
     privacy = RowDP(5.0, 1e-3, 3.0, simulate=True)
     fedspan.FederatedPCA(2, privacy=privacy, secure=True, random_state=0).fit(CLIENTS).report(tmp_path / "report.html")
-    assert "ε" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "with ε = 5 at δ = 0.001; secure aggregation" in page
+    assert "<dt>ε spent</dt>" in page

@@ -14,7 +14,7 @@ from fedspan.algorithms import Davidson, FedPower, Gram, Krylov, LocalPower, Ssi
 from fedspan.algorithms._moments import RowsClient
 from fedspan.channel import Channel, delta, only, pack, quantize, wire
 from fedspan.core.checkpoint import Checkpoint
-from fedspan.core.ledger import Exchange
+from fedspan.core.ledger import Exchange, Ledger
 from fedspan.core.participation import Participation
 from fedspan.core.protection import Protection
 from fedspan.core.protocol import Arrays, Ask, Client, Sensitivity, Sum, task
@@ -197,12 +197,19 @@ def test_a_missing_client_ends_the_run_without_a_partial_sum(hospitals: Any, mon
 
 
 def test_those_who_are_missing_are_not_summed_by_themselves(hospitals: Any) -> None:
-    """The sum over four, and then the one: `complete` would ask for it, and that is refused."""
+    """The sum over four, and then that of the one who is missing: `complete` must not ask for it."""
     hospitals["bo"][0, 0] = 1e7
-    with pytest.raises(
-        ClientError, match=r"A secure sum must be over at least 4 clients, but 'multiply' asks 1 \('bo'\)\. Ask more"
-    ):
-        start(GoneSsi(), hospitals, min_clients=4)
+    ledger = Ledger()
+    with pytest.raises(ClientError, match=r"'multiply' needs answers from 5 clients, but only 4 .*'bo' failed"):
+        start(GoneSsi(), hospitals, min_clients=4, ledger=ledger)
+    assert all(len(e.clients) == 5 for e in ledger.events if isinstance(e, Exchange))
+
+
+def test_a_sum_over_one_client_is_refused_whoever_asks(hospitals: Any) -> None:
+    session, _ = site_of(hospitals, t=4)
+    ask = Ask("settle", {}, Sum("n", "energy", "features"))
+    with pytest.raises(ClientError, match=r"must be over at least 4 clients, but 'settle' asks 1 \('bo'\)\. Ask more"):
+        session.exchange(ask, ("bo",), 1, 0)
 
 
 def test_a_cohort_below_the_threshold_is_refused(hospitals: Any) -> None:

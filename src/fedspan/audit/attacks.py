@@ -1,12 +1,11 @@
 """Attacks on what clients send, to measure what it gives away. They see what the server sees, and nothing else.
 
 Notation: M = A_iᵀA_i (d, d) of one client; Z_t (d, k) what it was asked with and Y_t (d, k) what it answered, as they
-were on the wire; P⊥ = I - ZZᵀ; V_k (d, k) published components; a one row.
+were on the wire; P⊥ = I - ZZᵀ; a one row.
 
 - `Pairs`: M from Y_t = M Z_t (FAPS, Proposition 2; FedPower, Example 1). The paper takes the M of least norm that
   solves these equations; we also use that M is symmetric, which the attacker knows. Both are least squares, so that
   noise and rounding are averaged over rounds as well as they can be.
-- `from_entries`: M from V_k and some known entries (FedPower, Example 2).
 - `faps_leak`: what the mask of FAPS does not hide in one round; `faps_fit`: what follows from all of them.
 - `membership`: was this row there? `mu_lower_bound`: how well can that be told over many runs?
 """
@@ -118,12 +117,6 @@ def error(guess: Array, truth: Array) -> float:
     """‖M̂ - M‖_F / ‖M‖_F."""
     size = float(np.linalg.norm(truth))
     return float(np.linalg.norm(guess - truth)) / size if size > 0 else float(np.linalg.norm(guess))
-
-
-def from_entries(V: Array, rows: Array, columns: Array, values: Array) -> Array:
-    """M ≈ V diag(λ) Vᵀ, λ from known entries M[rows, columns] = values: k of them are enough (FedPower, Example 2)."""
-    lam = np.linalg.lstsq(V[rows] * V[columns], values, rcond=None)[0]  # (2.5)
-    return (V * lam) @ V.T
 
 
 class FapsLeak(NamedTuple):

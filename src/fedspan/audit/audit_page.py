@@ -13,8 +13,8 @@ from fedspan.audit.findings import (
     RELEASED_HEAD,
     ROW_HEAD,
     AuditResult,
-    format_certainty,
     format_error,
+    format_success_rate,
     list_evidence,
     list_faps,
     list_released,
@@ -123,7 +123,7 @@ def _list_audit_figures(result: AuditResult) -> dict[str, str]:
         figures["smallest error"] = format_error(min(errors))
     if result.row_test and result.row_test.arrays:
         strongest = max(t.result.mu for t in result.row_test.arrays)
-        figures["row membership"] = format_certainty(strongest).partition(" of ")[0]
+        figures["row membership"] = format_success_rate(strongest)
     return figures
 
 

@@ -153,7 +153,13 @@ def list_row_tests(result: AuditResult) -> list[list[str]]:
 
 def format_certainty(mu: float) -> str:
     """How often the best attacker is right, if both answers are equally likely."""
-    return "certain" if mu > _CERTAIN else f"right in {success_rate(mu):.1%} of cases (mu {mu:.2g})"
+    rate = format_success_rate(mu)
+    return rate if mu > _CERTAIN else f"{rate} of cases (mu {mu:.2g})"
+
+
+def format_success_rate(mu: float) -> str:
+    """The same in a few words."""
+    return "certain" if mu > _CERTAIN else f"right in {success_rate(mu):.1%}"
 
 
 def format_error(value: float) -> str:

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from fedspan.privacy.plan import Plan
 
+RETRIES = 3  # how often a client that did not answer is asked again
+
 
 class SecureSums(Protocol):
     """The request for secure aggregation: how few clients may be in a sum."""
@@ -23,4 +25,4 @@ class Protection:
     plan: Plan | None = None
     secure: SecureSums | None = None
     min_clients: int | None = None
-    retries: int = 3
+    retries: int = RETRIES

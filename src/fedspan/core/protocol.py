@@ -97,6 +97,7 @@ class Replies:
     each: Mapping[str, Arrays] = field(default_factory=dict)
     total: Arrays = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)  # why a missing client failed, if it said so
+    exhausted: tuple[str, ...] = ()  # missing clients that the session itself has asked as often as is allowed
 
 
 Round = Generator[Ask, Replies, S]

@@ -14,7 +14,7 @@ from fedspan.channel.stage import Channel
 from fedspan.core.checkpoint import Checkpoint, field_values, to_c_order
 from fedspan.core.ledger import Exchange, Ledger, Note, RoundEnd, Started
 from fedspan.core.participation import Participation
-from fedspan.core.protection import Protection, SecureSums
+from fedspan.core.protection import RETRIES, Protection, SecureSums
 from fedspan.core.protocol import AnyServer, Ask, Replies, Round, Server, tasks_of
 from fedspan.core.rng import SERVER, Streams
 from fedspan.core.snapshot import SessionSnapshot
@@ -22,7 +22,6 @@ from fedspan.errors import ClientError, InputError
 from fedspan.privacy.plan import Plan
 
 S = TypeVar("S")
-RETRIES = 3  # how often a client that did not answer is asked again
 
 
 class Session(Protocol):
@@ -219,9 +218,10 @@ class _Conductor(Generic[S]):
         replies, event = self._exchange(ask, to, number, exchange)
         exchange += 1
         for _ in range(self.retries):
-            if len(to) - len(replies.missing) >= least:
+            left = tuple(client for client in replies.missing if client not in replies.exhausted)
+            answered = len(to) - len(replies.missing)
+            if answered >= least or answered + len(left) < least:
                 break
-            left = replies.missing
             again = replace(ask, to=left, privately={c: a for c, a in ask.privately.items() if c in left})
             more, event = self._exchange(again, left, number, exchange, like=replies.total)
             replies = _join_replies(replies, more)
@@ -311,4 +311,7 @@ def _join_replies(first: Replies, more: Replies) -> Replies:
     each = {**first.each, **more.each}
     total = {k: first.total[k] + v if k in first.total else v for k, v in more.total.items()} or first.total
     each = {name: each[name] for name in first.asked if name in each}
-    return Replies(first.asked, more.missing, each, total, more.failures)
+    missing = tuple(name for name in first.missing if name in first.exhausted or name in more.missing)
+    failures = {name: why for name, why in first.failures.items() if name in first.exhausted}
+    exhausted = (*first.exhausted, *more.exhausted)
+    return Replies(first.asked, missing, each, total, {**failures, **more.failures}, exhausted)

@@ -51,11 +51,15 @@ def name_clients(clients: Mapping[str, Entry] | Sequence[Entry]) -> dict[str, En
 
 @contextmanager
 def blame_client(name: str) -> Iterator[None]:
-    """Put the client's name before whatever is wrong with its data."""
+    """Put the client's name before whatever is wrong with its data, once."""
     try:
         yield
     except InputError as error:
-        raise type(error)(f"client {name!r}: {error}") from error
+        if error.client == name:
+            raise
+        blamed = type(error)(f"client {name!r}: {error}")
+        blamed.client = name
+        raise blamed from error
 
 
 def open_client(name: str, source: object, in_batches: bool = False) -> Table:

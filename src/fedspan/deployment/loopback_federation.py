@@ -23,14 +23,10 @@ from fedspan.engines.loopback import Loopback, Tamper
 class LoopbackFederation:
     """A server and its sites in this process.
 
-    Parameters
-    ----------
-    folder : Path
-        The server's own: the checkpoints and ledgers of its runs are in `runs`, what a researcher gets in `results`.
-    sites : mapping of name to Path
-        The sites' folders. Each has a `local/fedspan.toml`; what the site remembers is written to `fedspan`.
-    tamper : callable, optional
-        See `fedspan.engines.Loopback`; may be set anew between requests.
+    Parameters:
+        folder: The server's own: its checkpoints and ledgers are in `runs`, what a researcher gets in `results`.
+        sites: The sites' folders by name. Each has a `local/fedspan.toml`; what the site remembers is in `fedspan`.
+        tamper: See `fedspan.engines.Loopback`; it may be changed between requests.
     """
 
     def __init__(self, folder: Path, sites: Mapping[str, Path], tamper: Tamper | None = None) -> None:

@@ -20,7 +20,8 @@ from fedspan.channel.recipe import channel_from
 from fedspan.core.checkpoint import Checkpoint, build, save_tree
 from fedspan.core.ledger import Ledger, Note
 from fedspan.core.participation import Participation
-from fedspan.core.run import RETRIES, run
+from fedspan.core.protection import RETRIES
+from fedspan.core.run import run
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.deployment.later_checkpoint import LaterCheckpoint
 from fedspan.engines.handshake import handshake

@@ -36,14 +36,11 @@ class Loopback:
     Every call runs in a thread of its own, as it would on the site's machine. A site that takes longer than the
     caller's time-out goes on working; its caller gets a `TimeoutError`.
 
-    Parameters
-    ----------
-    sites : mapping of name to SiteEndpoint
-        The sites' ends, for example `fedspan.deployment.site_service.SiteService`.
-    tamper : callable, optional
-        `tamper(call, deliver)` is called in place of the site. `deliver(call)` asks the site. So a test can lose a
-        message (raise), delay it (wait), change the answer (`deliver`, then return something else), or change the
-        question (`deliver(call._replace(message=…))`).
+    Parameters:
+        sites: The sites' ends by name, for example `fedspan.deployment.site_service.SiteService`.
+        tamper: `tamper(call, deliver)` is called in place of the site, and `deliver(call)` asks the site. So a test can
+            lose a message (raise), delay it (wait), change the answer (`deliver`, then return something else), or
+            change the question (`deliver(call._replace(message=…))`).
     """
 
     def __init__(self, sites: Mapping[str, SiteEndpoint], tamper: Tamper | None = None) -> None:

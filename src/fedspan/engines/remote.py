@@ -19,9 +19,9 @@ from fedspan._types import Arrays
 from fedspan.channel import wire
 from fedspan.channel.stage import Channel
 from fedspan.core.ledger import Exchange
-from fedspan.core.protection import Protection
+from fedspan.core.protection import RETRIES, Protection
 from fedspan.core.protocol import AnyServer, Ask, Replies, Sum, tasks_of
-from fedspan.core.run import RETRIES, RefusedExchange, Session
+from fedspan.core.run import RefusedExchange, Session
 from fedspan.core.snapshot import SessionSnapshot
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.engines.hub import Collector, Hub
@@ -139,11 +139,10 @@ class RemoteSession:
             bytes_up=tuple(replies[client].bytes_up for client in cohort),
             seconds=tuple(replies[client].seconds for client in cohort),
         )
-        for client, reply in replies.items():
+        for reply in replies.values():
             if reply.wrong:
-                why = reply.wrong if repr(client) in reply.wrong else f"client {client!r}: {reply.wrong}"
                 silent = tuple(client for client, reply in replies.items() if reply.arrays is None)
-                raise RefusedExchange(why, replace(event, missing=silent))
+                raise RefusedExchange(reply.wrong, replace(event, missing=silent))
         if isinstance(ask.want, Sum):
             replies = _check_same_layout(replies, ask.want.names)
         collector = Collector(ask, cohort)

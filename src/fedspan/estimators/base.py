@@ -18,8 +18,9 @@ from fedspan.channel import Channel
 from fedspan.core.checkpoint import Checkpoint, build, load_tree, save_tree
 from fedspan.core.ledger import Ledger
 from fedspan.core.participation import Participation
+from fedspan.core.protection import RETRIES
 from fedspan.core.protocol import Server
-from fedspan.core.run import RETRIES, Engine, Info, Result, run
+from fedspan.core.run import Engine, Info, Result, run
 from fedspan.data.clients import Schema
 from fedspan.data.preparation import Preparation
 from fedspan.errors import FedspanError, InputError

@@ -21,9 +21,9 @@ from fedspan.algorithms.gcca.deep import DeepView, NodeState, correlate
 from fedspan.algorithms.gcca.networks import compute_outputs, load_parameters, make_network, use_torch_alone
 from fedspan.channel import Channel
 from fedspan.core.ledger import Ledger
-from fedspan.core.protection import Protection
+from fedspan.core.protection import RETRIES, Protection
 from fedspan.core.protocol import Server
-from fedspan.core.run import RETRIES, Engine, Session
+from fedspan.core.run import Engine, Session
 from fedspan.data.tables import is_lazy
 from fedspan.data.views import gather_views, open_view
 from fedspan.errors import FedspanError, InputError

@@ -14,7 +14,8 @@ from sklearn.exceptions import ConvergenceWarning
 from fedspan._types import Array
 from fedspan.algorithms.gcca.entities import Entities
 from fedspan.core.ledger import Ledger
-from fedspan.core.run import RETRIES, Result
+from fedspan.core.protection import RETRIES
+from fedspan.core.run import Result
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.data.tables import is_lazy
 from fedspan.data.views import gather_views, open_view

@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan._types import Array
 from fedspan.algorithms import Prior, SpectralState
 from fedspan.core.ledger import Ledger, Note
-from fedspan.core.run import RETRIES, Result
+from fedspan.core.protection import RETRIES
+from fedspan.core.run import Result
 from fedspan.data.clients import open_clients
 from fedspan.errors import InputError
 from fedspan.estimators._options.private_solvers import describe_error

@@ -14,7 +14,7 @@ from fedspan._types import Array
 from fedspan.algorithms.personalized.personal_server import Personalized, PersonalState
 from fedspan.algorithms.personalized.shrinkage import LAMBDAS, personal_basis
 from fedspan.core.ledger import Ledger
-from fedspan.core.run import RETRIES
+from fedspan.core.protection import RETRIES
 from fedspan.data.clients import name_clients, open_clients
 from fedspan.data.tables import open_table
 from fedspan.errors import InputError, suggest

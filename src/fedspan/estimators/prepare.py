@@ -12,8 +12,9 @@ from sklearn.utils.validation import validate_data
 
 from fedspan.algorithms.agree_columns import AgreeOnColumns
 from fedspan.core.ledger import Ledger, Note
-from fedspan.core.run import RETRIES, Engine, run
-from fedspan.data.clients import name_clients
+from fedspan.core.protection import RETRIES
+from fedspan.core.run import Engine, run
+from fedspan.data.clients import blame_client, name_clients
 from fedspan.data.preparation import Preparation
 from fedspan.data.survey import TableSurvey, complete_preparation
 from fedspan.data.tables import Prepared, find_source, is_libsvm, open_table
@@ -123,16 +124,12 @@ def settle_each(sources: Mapping[str, object], draft: Preparation, *, strict: bo
     """
     done, found = {}, set[str]()
     for name, source in sources.items():
-        try:
+        with blame_client(name):
             named_columns = find_source(source) if draft.categories else None
             there = () if named_columns is None else named_columns.names
             own = replace(draft, categories={c: w for c, w in draft.categories.items() if c in there})
             found |= set(own.categories)
             done[name] = agree({name: source}, own)
-        except InputError as error:
-            raise type(error)(
-                str(error) if f"client {name!r}" in str(error) else f"client {name!r}: {error}"
-            ) from error
     lost = [column for column in draft.categories if column not in found]
     if lost and strict:
         raise InputError(f"Column {lost[0]!r} of data.categories is in none of the views.")

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
-from fedspan.core.run import RETRIES
+from fedspan.core.protection import RETRIES
 from fedspan.data.clients import name_clients, open_client
 from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError

@@ -62,10 +62,7 @@ def run_on_federation(folder: RunFolder, job: Job, progress: Progress | None, *,
             if new and isinstance(error, InputError) and not submission.resumable:
                 folder.undo()
                 raise
-            text = str(error)
-            if "fedspan resume" not in text:
-                text = f"{text.removesuffix('.')}. To go on: {folder.command('resume')}"
-            raise type(error)(text) from None
+            raise type(error)(f"{str(error).removesuffix('.')}. To go on: {folder.command('resume')}") from None
         model = TASKS[job.task].estimator.load(folder.model)
         ledger = Ledger.read(folder.ledger)
         model.ledger_ = ledger
@@ -113,7 +110,7 @@ class _Submission:
             sites = flare_admin.list_sites(session)
             missing = [name for name in self.job.clients if name not in sites]
             if missing:
-                raise ClientError(f"Site {missing[0]!r} is not connected; start it, then resume.")
+                raise ClientError(f"Site {missing[0]!r} is not connected; start it.")
             self.resumable = True
             number = flare_admin.submit(session, [self.request], len(self.job.clients))
             self.progress.say(f"submitted to {', '.join(sites)}: job {number}")
@@ -121,7 +118,7 @@ class _Submission:
                 self._follow(flare_admin.watch(session, number))
             except KeyboardInterrupt:
                 session.abort_job(number)
-                raise FedspanError(f"Stopped; go on with: {self.folder.command('resume')}") from None
+                raise FedspanError("Stopped.") from None
             outcome = flare_admin.fetch(session, number, self.request.run, self.folder.path)
         if self.folder.ledger.exists():
             self.resumable = not received_nothing(Ledger.read(self.folder.ledger), private=bool(self.job.privacy))

@@ -18,7 +18,8 @@ from typing import Any, TypedDict, cast
 
 from fedspan.core.ledger import Ledger
 from fedspan.core.participation import Participation
-from fedspan.core.run import RETRIES, Engine
+from fedspan.core.protection import RETRIES
+from fedspan.core.run import Engine
 from fedspan.data.clients import open_client
 from fedspan.data.preparation import PLAIN, Preparation
 from fedspan.data.tables import Prepared, Table

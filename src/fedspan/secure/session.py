@@ -15,9 +15,9 @@ import numpy as np
 from fedspan._types import Array, Arrays
 from fedspan.channel.stage import Channel
 from fedspan.core.ledger import Exchange
-from fedspan.core.protection import SecureSums
+from fedspan.core.protection import RETRIES, SecureSums
 from fedspan.core.protocol import Ask, Replies, Sum
-from fedspan.core.run import RETRIES, Session
+from fedspan.core.run import Session
 from fedspan.core.snapshot import SessionSnapshot
 from fedspan.errors import ClientError, InputError, ProtocolError
 from fedspan.secure import fixed
@@ -53,10 +53,16 @@ class _Costs:
     def __init__(self, cohort: tuple[str, ...]) -> None:
         self.spent = {client: [0, 0, 0.0] for client in cohort}
         self.failures: dict[str, str] = {}
+        self.exhausted: dict[str, None] = {}  # who did not answer a phase however often it was asked
 
     def add(self, event: Exchange) -> None:
         for client, *spent in zip(event.clients, event.bytes_down, event.bytes_up, event.seconds, strict=True):
             self.spent[client] = [a + b for a, b in zip(self.spent[client], spent, strict=True)]
+
+    def give_up(self, why: Mapping[str, str]) -> None:
+        """Note clients that have used up their tries, and why."""
+        self.failures |= why
+        self.exhausted |= dict.fromkeys(why)
 
     def event(self, ask: Ask, place: Place, missing: tuple[str, ...]) -> Exchange:
         down, up, seconds = zip(*self.spent.values(), strict=True)
@@ -113,10 +119,13 @@ class SecureSession:
                 self._agree_on_keys(cohort, place, costs)
             total, present = self._sum(ask, place, costs)
         except _NoSumError:
-            return Replies(cohort, cohort, failures=costs.failures), costs.event(ask, place, cohort)
+            replies = Replies(cohort, cohort, failures=costs.failures, exhausted=tuple(costs.exhausted))
+            return replies, costs.event(ask, place, cohort)
         missing = tuple(client for client in cohort if client not in present)
         costs.failures = {client: why for client, why in costs.failures.items() if client in missing}
-        replies = Replies(cohort, missing, total=fixed.from_lanes(total, len(present)), failures=costs.failures)
+        total = fixed.from_lanes(total, len(present))
+        exhausted = tuple(client for client in costs.exhausted if client in missing)
+        replies = Replies(cohort, missing, total=total, failures=costs.failures, exhausted=exhausted)
         return replies, costs.event(ask, place, missing)
 
     def _least(self, cohort: tuple[str, ...]) -> int:
@@ -141,7 +150,7 @@ class SecureSession:
             missing = tuple(client for client in missing if client not in each)
             if not missing:
                 break
-        costs.failures |= {client: why[client] for client in missing}
+        costs.give_up({client: why[client] for client in missing})
         return {client: each[client] for client in to if client in each}
 
     def _collect(
@@ -165,7 +174,7 @@ class SecureSession:
             missing = replies.missing
             if not missing:
                 break
-        costs.failures |= {client: why[client] for client in missing}
+        costs.give_up({client: why[client] for client in missing})
         return total, tuple(client for client in to if client not in missing)
 
     def _agree_on_keys(self, cohort: tuple[str, ...], place: Place, costs: _Costs) -> None:
