@@ -18,7 +18,9 @@ from fedspan.core.protection import RETRIES
 from fedspan.data.clients import open_clients
 from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
+from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
+from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
 from fedspan.estimators._options.classifier_methods import (
     ROW_METHODS,
     RowClassifierParameters,
@@ -26,8 +28,6 @@ from fedspan.estimators._options.classifier_methods import (
     choose_method,
     name_limits,
 )
-from fedspan.estimators.base import ClientData, FitOptions
-from fedspan.estimators.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
 from fedspan.estimators.launch import secure_from
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.estimators.prepare import prepare_rows

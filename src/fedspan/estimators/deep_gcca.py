@@ -27,10 +27,10 @@ from fedspan.core.run import Engine, Session
 from fedspan.data.tables import is_lazy
 from fedspan.data.views import gather_views, open_view
 from fedspan.errors import FedspanError, InputError
+from fedspan.estimators._bases.federated_estimator import OF_RUN, ClientData, FitOptions
 from fedspan.estimators._bases.view_estimator import OF_VIEWS, ViewEstimator
 from fedspan.estimators._options.common_parameters import ROUNDS
 from fedspan.estimators._options.maxvar_solvers import quantize_both_links
-from fedspan.estimators.base import OF_RUN, ClientData, FitOptions
 from fedspan.estimators.gcca import NO_PRIVACY_OF_VIEWS
 from fedspan.estimators.launch import make_engine, warn_caller
 from fedspan.estimators.parameters import about, check_parameters

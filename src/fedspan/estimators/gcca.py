@@ -20,6 +20,7 @@ from fedspan.data.remote_tables import RemoteTable
 from fedspan.data.tables import is_lazy
 from fedspan.data.views import gather_views, open_view
 from fedspan.errors import InputError
+from fedspan.estimators._bases.federated_estimator import OF_RUN, ClientData, FitOptions
 from fedspan.estimators._bases.view_estimator import OF_VIEWS, ViewEstimator
 from fedspan.estimators._options.maxvar_solvers import (
     MaxVarParameters,
@@ -27,7 +28,6 @@ from fedspan.estimators._options.maxvar_solvers import (
     check_not_secure,
     choose_maxvar_solver,
 )
-from fedspan.estimators.base import OF_RUN, ClientData, FitOptions
 from fedspan.estimators.launch import warn_caller
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.secure.masking import Secure

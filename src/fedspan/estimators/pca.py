@@ -19,11 +19,11 @@ from fedspan.core.protection import RETRIES
 from fedspan.core.run import Result
 from fedspan.data.clients import open_clients
 from fedspan.errors import InputError
+from fedspan.estimators._bases.export import pca_to_sklearn, projection_to_onnx
+from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
 from fedspan.estimators._options.private_solvers import describe_error
 from fedspan.estimators._options.spectral_parameters import SpectralParameters
 from fedspan.estimators._options.spectral_solvers import check_components, choose_solver
-from fedspan.estimators.base import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
-from fedspan.estimators.export import pca_to_sklearn, projection_to_onnx
 from fedspan.estimators.launch import secure_from, warn_caller
 from fedspan.estimators.parameters import check_parameters
 from fedspan.estimators.prepare import prepare_rows

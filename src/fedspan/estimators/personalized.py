@@ -18,9 +18,9 @@ from fedspan.core.protection import RETRIES
 from fedspan.data.clients import name_clients, open_clients
 from fedspan.data.tables import open_table
 from fedspan.errors import InputError, suggest
+from fedspan.estimators._bases.export import personal_to_sklearn
+from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
 from fedspan.estimators._options.personalized_methods import CENTER, PersonalParameters, build_personal_algorithm
-from fedspan.estimators.base import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
-from fedspan.estimators.export import personal_to_sklearn
 from fedspan.estimators.launch import secure_from, warn_caller
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.numerics.folds import Folded, Prep

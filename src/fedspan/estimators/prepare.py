@@ -19,7 +19,7 @@ from fedspan.data.preparation import Preparation
 from fedspan.data.survey import TableSurvey, complete_preparation
 from fedspan.data.tables import Prepared, find_source, is_libsvm, open_table
 from fedspan.errors import InputError
-from fedspan.estimators.base import ClientData, FederatedEstimator, get_feature_names
+from fedspan.estimators._bases.federated_estimator import ClientData, FederatedEstimator, get_feature_names
 from fedspan.estimators.launch import make_engine
 from fedspan.secure.masking import Secure
 

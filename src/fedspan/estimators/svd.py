@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedspan.estimators.export import svd_to_sklearn
+from fedspan.estimators._bases.export import svd_to_sklearn
 from fedspan.estimators.pca import FederatedPCA
 
 

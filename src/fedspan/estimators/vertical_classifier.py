@@ -16,11 +16,11 @@ from fedspan.core.protection import RETRIES
 from fedspan.data.clients import name_clients, open_client
 from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
+from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
+from fedspan.estimators._bases.labels import encode_labels, tell_labels, weigh_rows
 from fedspan.estimators._options.classifier_methods import VIEW_METHODS, ViewClassifierParameters, choose_method
-from fedspan.estimators.base import ClientData, FitOptions
 from fedspan.estimators.gcca import NO_PRIVACY_OF_VIEWS
-from fedspan.estimators.labels import encode_labels, tell_labels, weigh_rows
 from fedspan.estimators.parameters import check_parameters
 from fedspan.numerics.swish import Swish
 

@@ -1,1 +1,1 @@
-"""What estimators of one kind share: those of views, and classifiers."""
+"""What estimators share: their base class, what classifiers and models of views have in common, labels, exports."""

@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
 from fedspan.core.run import Result
+from fedspan.estimators._bases.export import network_to_onnx
+from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, FederatedEstimator
 from fedspan.estimators._options.classifier_methods import ChosenMethod
-from fedspan.estimators.base import OF_RUN, OF_TABLES, FederatedEstimator
-from fedspan.estimators.export import network_to_onnx
 from fedspan.estimators.launch import warn_caller
 from fedspan.numerics.surrogate import CERTIFIED
 

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan._types import Array
 from fedspan.data.views import open_view
 from fedspan.errors import InputError
-from fedspan.estimators.base import ClientData, FederatedEstimator
+from fedspan.estimators._bases.federated_estimator import ClientData, FederatedEstimator
 from fedspan.estimators.parameters import is_whole
 
 OF_VIEWS = ("view_names_", "n_features_", "n_samples_", "n_views_")  # what all of them learn

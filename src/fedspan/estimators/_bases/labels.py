@@ -11,7 +11,7 @@ from fedspan._types import Array
 from fedspan.data.clients import name_clients
 from fedspan.data.remote_tables import RemoteTable, count_remote_classes
 from fedspan.errors import InputError
-from fedspan.estimators.base import ClientData
+from fedspan.estimators._bases.federated_estimator import ClientData
 
 ClassWeight: TypeAlias = str | Mapping[Any, float] | None
 

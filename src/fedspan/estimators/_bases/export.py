@@ -12,7 +12,7 @@ from fedspan._files import write_whole
 from fedspan._types import Array
 from fedspan._version import __version__
 from fedspan.errors import InputError, MissingExtraError
-from fedspan.estimators.base import FederatedEstimator, explain_refusal, get_feature_names
+from fedspan.estimators._bases.federated_estimator import FederatedEstimator, explain_refusal, get_feature_names
 from fedspan.numerics.swish import Swish
 
 _OPSET, _IR = 18, 9  # old enough for runtimes of 2023, and all that is used here is in them
