@@ -51,7 +51,8 @@ def federation(folder: Path, tables: dict[str, dict[str, np.ndarray]]) -> LocalF
         files = {}
         for name, rows in own.items():
             np.save(folder / f"{site}-{name}.npy", rows)
-            files[name] = {"path": str(folder / f"{site}-{name}.npy")}
+            keys = {"features": rows.shape[1], "rows": len(rows)}
+            files[name] = {"path": str(folder / f"{site}-{name}.npy"), **keys}
         init_site(made.kit(site), files, replace=False, secure=False)
     for kit in (made.kit("localhost"), *map(made.kit, made.sites)):
         file = kit / "local" / "resources.json"

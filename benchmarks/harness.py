@@ -238,9 +238,9 @@ def execute(bench: Benchmark, size: str, data: Path, out: Path = RESULTS) -> dic
     }
     path = bench.result(out, size)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(_plain(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_whole(path, json.dumps(_plain(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n", public=True)
     drawn = chart(found.lines, bench.title, *found.labels, log=found.log) if found.lines else ratios(rows, bench.title)
-    write_whole(path.with_suffix(".svg"), drawn)
+    write_whole(path.with_suffix(".svg"), drawn, public=True)
     return read(path)
 
 

@@ -13,4 +13,4 @@ def put(lines: Sequence[str], path: Path, mark: str) -> None:
     begin, end = f"<!-- {mark} begins -->\n", f"<!-- {mark} ends -->"
     text = path.read_text(encoding="utf-8")
     before, after = text.split(begin)[0], text.split(end)[1]
-    write_whole(path, before + begin + "\n".join(lines) + "\n" + end + after)
+    write_whole(path, before + begin + "\n".join(lines) + "\n" + end + after, public=True)

@@ -58,8 +58,7 @@ TREE = [
 ]
 FIRST = [
     ("pairs", "secure_client / F", "seconds of a device for each other in its secure sum"),
-    ("one_sum", "N * pairs / 3600", "hours of a device in one sum of all (refused above 2047)"),
-    ("keys_of_2047", "secure_keys * (2047 / F) ** 2", "seconds of a device for keys in the largest sum, by the square"),
+    ("one_sum", "N * pairs / 3600", "hours of a device in one sum of all, if all shared masks with all"),
     ("lost", "0.05", "of the devices do not answer when asked (assumed, independently)"),
     (
         "asked",

@@ -40,7 +40,7 @@ Result = Mapping[str, Any]
 
 
 def write(results: Path = RESULTS, path: Path = PAGE) -> None:
-    write_whole(path, page(results))
+    write_whole(path, page(results), public=True)
 
 
 def page(results: Path = RESULTS) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ settings.register_profile(
     "fedspan", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
 )
 settings.load_profile("fedspan")
+
+# Budgets of sites that tests set up are kept apart from those of this machine's user.
+os.environ["FEDSPAN_STATE"] = tempfile.mkdtemp(prefix="fedspan-state-")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -12,11 +12,11 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from private import CLIENTS, least
 from shards import AWAY, HERE, MISSING, K, R, course, deal, exact, scaled
 
 from fedspan.algorithms import FedPower
 from harness import Config, Found, Printed
+from private import CLIENTS, least
 
 NEEDS = ("a9a", "housing", "w8a", "mnist", "covtype")
 EPSILONS = (100.0, 10.0, 1.0, 0.1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_LINK = re.compile(r"\[([^\]]+)\]\(\.\./(?:src|tests)/[^)]+\)")
+_LINK = re.compile(r"\[([^\]]+)\]\(\.\./(?:(?:src|tests)/[^)]+|SECURITY\.md)\)")
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:

@@ -123,8 +123,8 @@ def main() -> None:
     federation = LocalFederation(out / "federation", list(tables))
     say("The coordinator has created the kits: keys and certificates for a server, three sites and a researcher.")
     for hospital, path in tables.items():
-        run_or_exit(fedspan("site", "init", federation.kit(hospital), "--data", path))
-    say("Each hospital has said which file jobs may use, and that it accepts secure sums only.")
+        run_or_exit(fedspan("site", "init", federation.kit(hospital), "--data", path, "--all-columns"))
+    say("Each hospital has said which columns jobs may use, and that it accepts secure sums only.")
 
     job, place = out / "job.toml", out / "run"
     job.write_text(JOB)

@@ -3,7 +3,8 @@
 FedspanError                 anything that fedspan refuses, or that failed in a run
 ├── InputError               data, parameters or files that the caller must change (exit code 2); a ValueError
 │   ├── CheckpointError      a checkpoint or model that is damaged, or belongs to another run
-│   └── PrivacyError         what is asked would release more than was agreed, so nothing was sent
+│   ├── PrivacyError         what is asked would release more than was agreed, so nothing was sent
+│   └── PolicyRefusal        a site does not accept a job, by the job and its own file alone: told in full words
 ├── ProtocolError            a message that asks for, or carries, something undeclared
 ├── ClientError              a client failed, or too few of them answered: the run can be resumed
 └── MissingExtraError        an optional dependency is not installed; an ImportError
@@ -31,6 +32,19 @@ class CheckpointError(InputError):
 
 class PrivacyError(InputError):
     """What is asked would release more than was agreed, so nothing was sent."""
+
+
+class PolicyRefusal(InputError):
+    """A site does not accept what a job asks for, and says why in full.
+
+    Only code that has looked at nothing but the job and the site's own file may raise it, because its words leave the
+    site. Whatever else goes wrong at a site leaves as a code without a reason. `passing`: a message came at the wrong
+    time, so the same job may well go on later.
+    """
+
+    def __init__(self, text: str, *, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
 
 
 class ProtocolError(FedspanError):

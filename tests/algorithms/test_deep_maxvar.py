@@ -282,8 +282,11 @@ def test_double_precision_networks_stay_so() -> None:
 
 def test_only_sums_of_outputs_and_two_numbers_leave_a_node() -> None:
     assert {name: set(task.releases) for name, task in tasks_of(DeepNode).items()} == {
-        "identify": {"n", "digest"}, "identify_rows": {"digests"}, "start": {"M"}, "train": {"M", "cost", "correlation"}
-    }  # fmt: skip
+        "identify": {"n", "nn", "named", "d", "dd"},
+        "identify_rows": {"n", "digests"},
+        "start": {"M"},
+        "train": {"M", "cost", "correlation"},
+    }
     state = solve(nets(), rounds=1).state
     ask = next(DeepMaxVar(K).round(state, Streams(0, 2, 0, SERVER)))
     assert not isinstance(ask.want, Each)
@@ -305,9 +308,10 @@ def drive(generator):
     ask = next(generator)
     while True:
         M = {{"M": rng.normal(size=(J, {K})), "cost": np.array(1.0), "correlation": np.zeros({K})}}
-        each = {{n: {{"n": np.array(J), "digest": np.zeros(0, np.uint8)}} for n in names}}
+        none = np.zeros(16, int)
+        same = {{"n": np.array(2 * J), "nn": np.array(2 * J * J), "named": np.array(0), "d": none, "dd": none}}
         try:
-            ask = generator.send(Replies(names, each=each) if ask.task == "identify" else Replies(names, total=M))
+            ask = generator.send(Replies(names, total=same if ask.task == "identify" else M))
         except StopIteration as stop:
             return stop.value
 state = drive(server.init(Streams(0, 0, 0, "@server")))

@@ -345,7 +345,7 @@ def test_the_digests_depend_on_the_run_and_on_the_secret() -> None:
     def digest(secret: str, key: int) -> bytes:
         client = ViewClient(Entities(X, range(30), secret))
         arrays = {"key": np.full(32, key, dtype=np.uint8)}
-        return client.identify(ViewState(), arrays, Streams(0, 0, 0, "a"))[1]["digest"].tobytes()
+        return client.identify(ViewState(), arrays, Streams(0, 0, 0, "a"))[1]["d"].tobytes()
 
     assert digest("", 1) == digest("", 1)
     assert len({digest("", 1), digest("", 2), digest("s", 1), digest("s", 2)}) == 4

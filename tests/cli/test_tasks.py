@@ -354,8 +354,8 @@ def test_a_private_classifier(jobs: Path, fedspan: Fedspan) -> None:
     page = (jobs / "run" / "report.html").read_text()
     assert "Differential privacy of single rows with ε = " in page
     assert (
-        "The server saw (summed over all clients, with noise; no single client&#x27;s values): gradients of rows"
-        in page
+        "The server saw (summed over all clients, with noise; no single client&#x27;s values): its number of rows; "
+        "gradients of rows" in page
     )
     assert not re.search(r"\b(nan|inf|None)\b", page.split("<body>")[1].split("<h2>The job")[0])
 

@@ -135,7 +135,7 @@ RUN = {"algorithm": "Gram(k=2)", "clients": "3, abc", "channel": "up: identity; 
 
 ENGINE = SessionSnapshot(
     HubSnapshot({"ada": SenderMemory(1, {"Z": np.ones(2)}, 2, ())}, {"ada": ReceiverMemory(3, {0: (), 3: {}})}),
-    {"ada": SiteSnapshot({"t": 1}, released={"gram": 2})},
+    {"ada": SiteSnapshot({"t": 1}, released={"gram": {"a": "b"}})},
 )
 
 

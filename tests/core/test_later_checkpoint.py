@@ -39,7 +39,7 @@ def test_the_run_goes_on_while_it_is_written_and_waits_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, go = checkpoint.write_whole, Event()
-    monkeypatch.setattr(checkpoint, "write_whole", lambda *given: go.wait(60) and write(*given))
+    monkeypatch.setattr(checkpoint, "write_whole", lambda *given, **more: go.wait(60) and write(*given, **more))
     later = LaterCheckpoint(tmp_path)
     later.save(RUN, 1, State(np.ones(2)), NOTHING)
     assert not later.path.exists()  # and yet the call has returned

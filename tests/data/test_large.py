@@ -134,7 +134,7 @@ def test_privacy_and_gaps_work_in_batches(tmp_path: Path) -> None:
         want = np.linalg.svd(rows - rows.mean(axis=0))[2][:2]
         assert subspace_angles(model.components_.T, want.T).max() < 1e-9
         assert model.n_samples_ == len(rows)
-    private = RowDP(1e6, 1e-6, row_norm=30.0, simulate=True)
+    private = RowDP(50.0, 1e-6, row_norm=30.0, simulate=True)
     FederatedPCA(2, privacy=private, random_state=0).fit(prepare([path], missing="drop"))
 
 

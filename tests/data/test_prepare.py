@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from sklearn.decomposition import PCA
 from sklearn.impute import SimpleImputer
 
 from fedspan import FederatedClassifier, FederatedPCA, Ledger, Secure, prepare
-from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, agree_on_columns
+from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, SurveyColumns, agree_on_columns
 from fedspan.core.ledger import Exchange
 from fedspan.core.run import run
 from fedspan.data.preparation import Preparation
@@ -249,7 +250,7 @@ def test_a_job_with_categories_and_gaps(world: Path, fedspan: Fedspan) -> None:
 
 
 def test_a_private_job_has_its_words_and_fill_in_the_file(world: Path, fedspan: Fedspan) -> None:
-    private = "[privacy]\nepsilon = 1e4\ndelta = 1e-6\nrow_norm = 100.0\nsimulate = true\n"
+    private = "[privacy]\nepsilon = 50.0\ndelta = 1e-6\nrow_norm = 100.0\nsimulate = true\n"
     keys = "n_components = 2"
     result = fedspan("run", job(world, f'categories = ["ward"]\nmissing = "mean"\n{private}', keys=keys))
     assert result.exit_code == 2
@@ -329,12 +330,16 @@ def test_views_settle_their_own_columns(world: Path, fedspan: Fedspan) -> None:
 def test_the_agreement_is_the_same_over_the_wire() -> None:
     draft = Preparation(id="person", label="y", categories={"ward": ()}, missing="mean")
     surveys = {name: TableSurvey(table, draft) for name, table in CLIENTS.items()}
-    algorithm = AgreeOnColumns((("ward", ()),), means=True)
-    plain = run(algorithm, InProcess(surveys), rounds=0, seed=0)
-    wired = run(algorithm, InProcess(surveys, wire=True), rounds=0, seed=0)
+    plain = run(SurveyColumns(("ward",)), InProcess(surveys), rounds=0, seed=0)
+    wired = run(SurveyColumns(("ward",)), InProcess(surveys, wire=True), rounds=0, seed=0)
     assert plain.state.vocabulary == wired.state.vocabulary == {"ward": list(WORDS)}
-    np.testing.assert_array_equal(plain.state.means, wired.state.means)
     assert plain.ledger.bytes_up == wired.ledger.bytes_up
+    settled = {name: TableSurvey(table, replace(draft, categories={"ward": WORDS})) for name, table in CLIENTS.items()}
+    algorithm = AgreeOnColumns(plain.state.features, plain.state.names, (("ward", WORDS),))
+    here = run(algorithm, InProcess(settled), rounds=0, seed=0)
+    there = run(algorithm, InProcess(settled, wire=True), rounds=0, seed=0)
+    np.testing.assert_array_equal(here.state.means, there.state.means)
+    assert here.ledger.bytes_up == there.ledger.bytes_up
 
 
 def test_a_site_tells_of_no_column_that_it_did_not_name() -> None:

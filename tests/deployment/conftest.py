@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from orders import write_tables
+from orders import write_site, write_tables
 
-from fedspan.deployment.kit import policy_file
 from fedspan.deployment.loopback_federation import LoopbackFederation
 
 SITES = {"east": 40, "north": 90, "south": 25}
@@ -26,13 +25,6 @@ def _one_blas_thread() -> Iterator[None]:
     """Runs are compared to the bit, and BLAS rounds differently with another number of threads."""
     with threadpool_limits(1):
         yield
-
-
-def write_site(folder: Path, tables: Mapping[str, Mapping[str, Any]], **rules: Any) -> Path:
-    """A site's folder: what `fedspan site init` leaves in a kit, without FLARE's files."""
-    (folder / "local").mkdir(parents=True, exist_ok=True)
-    (folder / "local" / "fedspan.toml").write_text(policy_file(tables, **rules), encoding="utf-8")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +50,10 @@ def make_three(tmp_path: Path, hospital_rows: dict[str, np.ndarray]) -> Callable
         sites = {}
         for name, X in hospital_rows.items():
             path = tmp_path / f"{name}.csv"
-            heading = ",".join(f"lab{i}" for i in range(X.shape[1]))
-            np.savetxt(path, X, delimiter=",", header=heading, comments="", fmt="%.17g")
-            sites[name] = write_site(tmp_path / name, {"default": {"path": str(path)}}, **rules)
+            names = [f"lab{i}" for i in range(X.shape[1])]
+            np.savetxt(path, X, delimiter=",", header=",".join(names), comments="", fmt="%.17g")
+            table = {"path": str(path), "columns": names, "rows": len(X)}
+            sites[name] = write_site(tmp_path / name, {"default": table}, **rules)
         return LoopbackFederation(tmp_path / "server", sites)
 
     return make

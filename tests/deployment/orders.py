@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ from fedspan.channel.recipe import recipes_of  # noqa: E402
 from fedspan.core.checkpoint import load_tree  # noqa: E402
 from fedspan.core.ledger import Exchange, Ledger  # noqa: E402
 from fedspan.core.run import Result  # noqa: E402
+from fedspan.deployment.kit import policy_file  # noqa: E402
 from fedspan.deployment.server_job import RunRequest  # noqa: E402
 from fedspan.engines import InProcess  # noqa: E402
 from fedspan.engines.start import plain_fields  # noqa: E402
@@ -43,7 +44,13 @@ SEED = 5
 NOISED = {name for name, row in TABLE.items() if row.privacy}
 PLAIN = [name for name in TABLE if name not in NOISED]
 SUMS = ["ssi", "krylov", "krylov rounded", "gram scaled", "faps", "ssca", "vertical ssca", "personal auto, sums"]
-RUNS = [*((name, False) for name in PLAIN), *((name, True) for name in SUMS)]  # algorithm, with secure sums
+VERIFIED = [name for name in PLAIN if not isinstance(TABLE[name].server.replay(), str)]
+Sums = bool | Literal["verified"]  # secure sums, or verified ones
+RUNS: list[tuple[str, Sums]] = [  # algorithm, with which sums
+    *((name, False) for name in PLAIN),
+    *((name, True) for name in SUMS),
+    *((name, "verified") for name in VERIFIED),
+]
 THREE_BITS = Channel(*(only([name], delta(quantize(3))) for name in "YZ"))
 CHANNELS = {"ssi": THREE_BITS, "fedpower": THREE_BITS}
 
@@ -55,7 +62,7 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
     "gcca": ("FederatedGCCA", {"n_components": 2}, "views", ("common_", "correlations_")),
     "classifier": (
         "FederatedClassifier",
-        {"hidden": 3, "batch_size": 2, "rounds": 4, "class_weight": "balanced"},
+        {"hidden": 3, "batch_size": 2, "rounds": 4},
         "labelled",
         ("coef_",),
     ),
@@ -112,13 +119,21 @@ def write_tables(folder: Path, sites: tuple[str, ...] = FIVE) -> dict[str, dict[
             rows, labels = data if name.startswith("labelled") else (data, None)
             rows = rows.X if isinstance(rows, DeepView) else rows
             columns = {f"x{i}": column for i, column in enumerate(rows.T)}
+            keys |= {"columns": list(columns), "rows": len(rows)}
             if labels is not None:
-                keys["label"] = "y"
+                keys |= {"label": "y", "classes": [0, 1]}
                 columns["y"] = labels
             if name == "deep":
                 keys["network"] = "site_networks:network"
             pq.write_table(pa.table(columns), keys["path"])
     return tables
+
+
+def write_site(folder: Path, tables: Mapping[str, Mapping[str, Any]], **rules: Any) -> Path:
+    """A site's folder: what `fedspan site init` leaves in a kit, without FLARE's files."""
+    (folder / "local").mkdir(parents=True, exist_ok=True)
+    (folder / "local" / "fedspan.toml").write_text(policy_file(tables, **rules), encoding="utf-8")
+    return folder
 
 
 def new_run() -> str:
@@ -133,7 +148,7 @@ def table_of(name: str) -> str:
     return {"rows": "hospitals", "entities": "views", "network": "deep"}[needs]
 
 
-def order_for(name: str, secure: bool = False) -> RunRequest:
+def order_for(name: str, secure: Sums = False) -> RunRequest:
     """An order for a row of the conformance table."""
     row, table = TABLE[name], table_of(name)
     channel = CHANNELS.get(name, Channel()) if not secure else Channel()
@@ -146,7 +161,7 @@ def order_for(name: str, secure: bool = False) -> RunRequest:
         seed=SEED,
         table={"name": table},
         parameters={"labels": [0, 1]} if table.startswith("labelled") else {},
-        secure={"enabled": secure},
+        secure={"enabled": bool(secure), "verified": secure == "verified"},
         timeout=300.0,  # whatever else this machine does
     )
 
@@ -188,7 +203,7 @@ def exchanges(ledger: Ledger) -> list[Exchange]:
 
 
 @cache
-def run_here(name: str, secure: bool, sites: tuple[str, ...]) -> Result[Any]:
+def run_here(name: str, secure: Sums, sites: tuple[str, ...]) -> Result[Any]:
     """The same run in one process."""
     return run(
         TABLE[name].server,
@@ -196,23 +211,25 @@ def run_here(name: str, secure: bool, sites: tuple[str, ...]) -> Result[Any]:
         rounds=TABLE[name].rounds,
         seed=SEED,
         channel=Channel() if secure else CHANNELS.get(name),
-        secure=Secure() if secure else None,
+        secure=Secure(verified=secure == "verified") if secure else None,
     )
 
 
-def assert_same_estimate(place: Path, name: str, secure: bool, sites: tuple[str, ...] = FIVE) -> None:
+def assert_same_estimate(place: Path, name: str, secure: Sums, sites: tuple[str, ...] = FIVE) -> None:
     here = run_here(name, secure, sites)
     np.testing.assert_array_equal(estimate(place), TABLE[name].server.estimate(here.state))
 
 
-def assert_same_as_in_one_process(place: Path, name: str, secure: bool, sites: tuple[str, ...] = FIVE) -> None:
+def assert_same_as_in_one_process(place: Path, name: str, secure: Sums, sites: tuple[str, ...] = FIVE) -> None:
     """The same bits learned, the same questions asked of the same clients, and the same bytes sent."""
     assert_same_estimate(place, name, secure, sites)
     here, there = run_here(name, secure, sites).ledger, Ledger.read(place / "ledger.jsonl")
     assert [(e.round, e.task, e.clients) for e in exchanges(there)] == [
         (e.round, e.task, e.clients) for e in exchanges(here)
     ]
-    assert (there.bytes_up, there.bytes_down) == (here.bytes_up, here.bytes_down)
+    first = 1 if secure == "verified" else 0  # with the keys go certificates, and those of a FLARE kit are longer
+    for one, other in zip(exchanges(there)[first:], exchanges(here)[first:], strict=True):
+        assert (one.bytes_up, one.bytes_down) == (other.bytes_up, other.bytes_down)
 
 
 def assert_same_as_fitted_here(place: Path, task: str, sites: tuple[str, ...] = FIVE) -> None:

@@ -21,13 +21,15 @@ bounds = st.floats(min_value=0, exclude_min=True, allow_infinity=False, allow_na
 @given(row_norm=bounds, epsilon=bounds, delta=st.floats(0, 1, exclude_min=True, exclude_max=True))
 def test_bounds_are_written_exactly(row_norm: float, epsilon: float, delta: float) -> None:
     """Rounded upwards, a bound would allow more than the site's owner said."""
-    text = policy_file({"default": {"path": "a.csv"}}, row_norm=row_norm, epsilon=epsilon, delta=delta)
+    text = policy_file(
+        {"default": {"path": "a.csv", "columns": ["x"]}}, row_norm=row_norm, epsilon=epsilon, delta=delta
+    )
     policy = Policy.parse(tomllib.loads(text), Path("kit"), Path("kit/local/fedspan.toml"))
     assert (policy.row_norm, policy.epsilon, policy.delta) == (row_norm, epsilon, delta)
 
 
 def test_whole_numbers_are_bounds_too() -> None:
-    text = policy_file({"default": {"path": "a.csv"}}, row_norm=3, epsilon=1, delta=1e-6)
+    text = policy_file({"default": {"path": "a.csv", "columns": ["x"]}}, row_norm=3, epsilon=1, delta=1e-6)
     assert "row_norm = 3.0  #" in text
     assert "epsilon = 1.0  #" in text
 

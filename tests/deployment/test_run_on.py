@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,19 +111,21 @@ def test_a_job_runs_on_a_federation_from_python(three: LoopbackFederation, job: 
 
 
 def test_sites_with_other_columns_are_named_with_the_first_difference(three: LoopbackFederation, job: Path) -> None:
-    table = job.parent / "south.csv"
-    table.write_text(table.read_text(encoding="utf-8").replace("lab2", "LAB2"), encoding="utf-8")
+    edit(three.sites["south"], '"lab2"', '"LAB2"')
     assert_refused(run_on(three, job), 2, "Feature 2 is 'lab2' at site 'east', but 'LAB2' at site 'south'")
     assert not (job.parent / "run").exists()
 
 
-def test_a_site_without_its_data_says_so(
+def test_a_site_without_its_data_says_so_in_its_own_log_only(
     three: LoopbackFederation, job: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     edit(three.sites["south"], "south.csv", "gone.csv")
-    assert_refused(run_on(three, job), 2, "Site 'south' refused", "gone.csv does not exist")
-    assert "gone.csv does not exist" in caplog.text  # the site's own log has it, too
-    assert not (job.parent / "run").exists()
+    done = run_on(three, job)
+    assert_refused(done, 1, "Site 'south' refused [", "finds the reason in its log, by this code", "fedspan resume")
+    assert "gone.csv" not in done.stderr
+    (code,) = re.findall(r"refused \[([0-9a-f]{8})\]", done.stderr)
+    assert f"refused [{code}]: " in caplog.text
+    assert "gone.csv does not exist" in caplog.text
 
 
 def test_a_job_that_a_site_does_not_want_is_refused_with_its_reason(

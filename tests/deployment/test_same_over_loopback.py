@@ -8,6 +8,7 @@ import pytest
 from orders import (
     ESTIMATORS,
     RUNS,
+    Sums,
     assert_noised,
     assert_same_as_fitted_here,
     assert_same_as_in_one_process,
@@ -24,7 +25,7 @@ from fedspan.engines.loopback import Call, Deliver
 
 
 @pytest.mark.parametrize(("name", "secure"), RUNS)
-def test_an_algorithm_learns_the_same(five: LoopbackFederation, name: str, secure: bool) -> None:
+def test_an_algorithm_learns_the_same(five: LoopbackFederation, name: str, secure: Sums) -> None:
     order = order_for(name, secure)
     assert five.carry_out(order) == {"done": True}
     assert_same_as_in_one_process(five.place(order), name, secure)
@@ -48,7 +49,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(("name", "secure"), RUNS)
-def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(five: LoopbackFederation, name: str, secure: bool) -> None:
+def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(five: LoopbackFederation, name: str, secure: Sums) -> None:
     """The server ends in the middle, after the sites have answered; in the next job they are new objects, too."""
     order = order_for(name, secure)
     middle = (order.rounds + 1) // 2

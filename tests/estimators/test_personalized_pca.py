@@ -260,7 +260,7 @@ def test_features_of_different_scales_are_noticed(clients):
         ({"step": "safe", "method": "eigen"}, "step is for method='paper'"),
         ({"method": "eigen", "participation": Participation(count=2)}, "needs every client"),
         ({"participation": Participation(count=2, scheme=1)}, "scheme 2"),
-        ({"privacy": 1}, "privacy must be None, but is 1.*no known sensitivity"),
+        ({"privacy": 1}, "privacy must be a RowDP object or None, but is 1"),
         ({"secure": True}, "Give collect=False"),
         ({"tol": -1}, "tol must be a number from 0 to below 1, but is -1"),
     ],

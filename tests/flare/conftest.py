@@ -49,10 +49,13 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     for site, X in rows().items():
         path = folder / f"{site}.parquet"
         pq.write_table(pa.table({f"lab{i}": X[:, i] for i in range(6)}), path)
-        tables[site] |= {name: {"path": str(path)} for name in ("default", "renamed", "gone")}
+        keys = {"path": str(path), "columns": [f"lab{i}" for i in range(6)], "rows": len(X)}
+        tables[site] |= dict.fromkeys(("default", "renamed", "gone"), keys)
     names = ["lab0", "lab1", "LAB2", "lab3", "lab4", "lab5"]
     pq.write_table(pq.read_table(folder / "south.parquet").rename_columns(names), folder / "renamed.parquet")
-    tables["south"] |= {name: {"path": str(folder / f"{name}.parquet")} for name in ("renamed", "gone")}
+    own = tables["south"]
+    own["renamed"] = {"path": str(folder / "renamed.parquet"), "columns": names}
+    own["gone"] = {**own["gone"], "path": str(folder / "gone.parquet")}
     made = federation(folder / "federation", tables, secure=False)
     allowed = [name for name in ALGORITHM_NAMES if name != "uda"]
     init_site(made.kit("north"), tables["north"], replace=True, secure=False, algorithms=allowed)

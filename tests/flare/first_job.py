@@ -20,6 +20,7 @@ ALGORITHMS = [
     ("ssi", False),
     ("ssi", True),
     ("krylov rounded", True),
+    ("krylov", "verified"),
     ("altmaxvar", False),
     ("personal auto", False),
     ("vertical ssca", True),

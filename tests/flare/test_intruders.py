@@ -78,7 +78,11 @@ def test_a_site_and_a_researcher_with_a_foreign_kit_do_not_get_in(
     three: Any, foreign: LocalFederation, tmp_path: Path
 ) -> None:
     kit, log = foreign.kit("west"), tmp_path / "west.log"
-    init_site(kit, {"default": {"path": str(three.folder.parent / "north.parquet")}}, replace=True)
+    init_site(
+        kit,
+        {"default": {"path": str(three.folder.parent / "north.parquet"), "columns": ["lab0", "lab1"]}},
+        replace=True,
+    )
     process = start_kit(kit, log, **environment())
     try:
         with (

@@ -11,9 +11,9 @@ from fedspan.algorithms import NoisyGram
 from fedspan.algorithms.spectral.noisy import PrivateClient
 from fedspan.core.ledger import Exchange
 from fedspan.core.protocol import declared_releases
-from fedspan.errors import InputError, PrivacyError
-from fedspan.privacy.accountant import epsilon, gaussian_mu, noise_multiplier, paper_multiplier
-from fedspan.privacy.budget import Budget
+from fedspan.errors import InputError
+from fedspan.privacy import accountant
+from fedspan.privacy.accountant import epsilon, gaussian_epsilon, gaussian_mu, noise_multiplier, paper_multiplier
 from fedspan.privacy.plan import plan_for
 from fedspan.privacy.release import Release
 
@@ -53,10 +53,47 @@ def test_the_papers_formula_asks_for_at_least_eight_times_as_much_over_forty_rou
     assert paper_multiplier(10.0, 1e-6, 1) < noise_multiplier(10.0, 1e-6, 1), "and for one round at ε = 10 too little"
 
 
+@pytest.mark.parametrize("eps", [1e-6, 5e-4, 1.0, 50.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.01])
+def test_the_closed_form_and_its_inverse_agree_from_the_smallest_to_the_largest_epsilon(eps, delta) -> None:
+    mu = gaussian_mu(eps, delta)
+    assert gaussian_epsilon(mu, delta) == pytest.approx(eps, rel=1e-6)
+    assert delta_of(mu, eps) == pytest.approx(delta, rel=1e-4)
+
+
+@pytest.mark.parametrize("eps", [1e-6, 5e-4, 0.3, 50.0])
+@pytest.mark.parametrize("q", [1e-6, 0.01, 0.9])
+@pytest.mark.parametrize("times", [1, 60, 3000])
+def test_noise_for_sampled_rows_is_enough_and_never_more_than_without_sampling(eps, q, times, monkeypatch) -> None:
+    """A bounded number of distributions: the work does not depend on what is asked."""
+    calls, once = [], accountant._sampled_epsilon
+    monkeypatch.setattr(accountant, "_sampled_epsilon", lambda *given: calls.append(1) or once(*given))
+    noise_multiplier.cache_clear()
+    z = noise_multiplier(eps, 1e-6, times, q)
+    assert len(calls) <= 40
+    assert 0 < z <= noise_multiplier(eps, 1e-6, times) * (1 + 1e-9)
+    assert epsilon({(z, q): times}, 1e-6) <= eps
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-7, 51.0, math.nan])
+def test_an_epsilon_that_no_noise_fits_is_refused(eps: float) -> None:
+    with pytest.raises(InputError, match="epsilon must be from 1e-06 to 50"):
+        noise_multiplier(eps, 1e-6)
+
+
+def test_releases_of_all_rows_and_of_samples_add_up() -> None:
+    alone = noise_multiplier(1.0, 1e-6, 60, 0.05)
+    beside = 0.05 * gaussian_mu(1.0, 1e-6) ** 2
+    z = noise_multiplier(1.0, 1e-6, 60, 0.05, beside)
+    together = {(z, 0.05): 60, (1 / math.sqrt(beside), 1.0): 1}
+    assert alone < z < 1.1 * alone
+    assert epsilon(together, 1e-6) <= 1.0 < epsilon({**together, (alone / 1.02, 0.05): 60, (z, 0.05): 0}, 1e-6)
+
+
 def test_secret_sampling_of_rows_needs_less_noise() -> None:
     z = noise_multiplier(1.0, 1e-6, times=50, q=0.05)
     assert z < noise_multiplier(1.0, 1e-6, times=50) / 5
-    assert epsilon({(z, 0.05): 50}, 1e-6) <= 1.0 < epsilon({(z * 0.99, 0.05): 50}, 1e-6)
+    assert epsilon({(z, 0.05): 50}, 1e-6) <= 1.0 < epsilon({(z * 0.98, 0.05): 50}, 1e-6)
 
 
 def exchange(task: str, clients: tuple[str, ...], noise: float, sent: tuple[int, ...] | None = None) -> Exchange:
@@ -87,6 +124,9 @@ def test_the_ledger_counts_what_left_the_client_that_released_most(tmp_path) -> 
         ({"row_norm": None}, "Reading it from the data would leak"),
         ({"row_norm": 0.0}, "row_norm must be above 0"),
         ({"row_norm": math.inf}, "row_norm must be above 0"),
+        ({"row_norm": 1e-200}, "row_norm must be from 1e-100 to 1e.100, but is 1e-200"),
+        ({"row_norm": 1e200}, "row_norm must be from 1e-100 to 1e.100, but is 1e.200"),
+        ({"epsilon": 1e-7}, "epsilon must be from 1e-06 to 50"),
         ({"neighbours": "both"}, "'add-remove' or 'replace-one'"),
         ({"expect": 0.0}, "expect must be above 0"),
     ],
@@ -112,30 +152,6 @@ def test_what_has_no_sensitivity_has_no_plan() -> None:
         plan_for(RowDP(1.0, 1e-6, 1.0), declared_releases(PrivateClient), [])
     with pytest.raises(InputError, match="also releases 'longer'"):
         plan_for(RowDP(1.0, 1e-6, 1.0), declared_releases(PrivateClient), [Release("census", "n", 1, 1.0)])
-
-
-def test_a_budget_is_kept_over_runs_and_refuses_what_would_exceed_it(tmp_path) -> None:
-    path = tmp_path / "north.json"
-    budget = Budget.grant(path, 1.0, 1e-6)
-    z = 1 / gaussian_mu(1.0, 1e-6) * math.sqrt(2) * 1.0001  # two of these are just allowed
-    budget.charge("gram", z)
-    assert 0 < budget.spent < 1
-    Budget(path).charge("gram", z)  # another run
-    before = path.read_bytes()
-    with pytest.raises(PrivacyError, match=r"would exceed the privacy budget in north.json"):
-        Budget(path).charge("gram", z)
-    assert path.read_bytes() == before
-    Budget.grant(path, 3.0, 1e-6).charge("gram", z)  # its owner may raise it; what was spent stays
-    assert Budget(path).spent > 1
-
-
-@pytest.mark.parametrize("text", [None, "", "{}", '{"epsilon": 1, "delta": 1e-6, "spent": [{}]}', "[1, 2]"])
-def test_a_budget_that_cannot_be_read_stops_everything(tmp_path, text) -> None:
-    path = tmp_path / "b.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(PrivacyError, match="Cannot read a privacy budget"):
-        Budget(path)
 
 
 def test_the_noise_multiplier_of_a_task_is_that_of_its_arrays_together() -> None:

@@ -1,4 +1,4 @@
-"""Fixed-point sums: exact to the step, and never wrapped."""
+"""Fixed-point sums: exact to the step, never wrapped, and silent about whose numbers do not fit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_sum_of_floats_is_exact_to_the_step(parts: Array) -> None:
         got = total(list(parts))
     except InputError as error:
         assert "too small" in str(error)  # noqa: PT017 - all is below 2^-30: hypothesis finds that too
-        assert np.abs(parts).max() < fixed.COARSE
+        assert np.abs(parts).max() < 2.0**-30
         return
     for j, value in enumerate(got):
         exact = sum(map(Fraction, parts[:, j].tolist()))
@@ -78,32 +78,73 @@ def test_numbers_around_zero_lose_nothing_of_their_sign() -> None:
     np.testing.assert_array_equal(total([x, np.zeros(6)]), [-(2.0**-52), 2.0**-52, -1.0, -0.5, 0.0, 0.75])
 
 
-def test_the_most_clients_fit() -> None:
-    """The largest rests of one sign, at 2047 clients."""
-    x = np.array([1 - 2.0**-53, -1 + 2.0**-53, -(2.0**-52)])
-    lanes = fixed.to_lanes({"x": x}, fixed.MOST_CLIENTS)
-    many = {name: lane * np.uint64(fixed.MOST_CLIENTS) for name, lane in lanes.items()}
-    np.testing.assert_allclose(fixed.from_lanes(many, fixed.MOST_CLIENTS)["x"], 2047 * x, rtol=2.0**-52)
-    with pytest.raises(InputError, match=r"A secure sum can have at most 2047 clients, but this one has 2048\. Sum"):
-        fixed.to_lanes({"x": np.ones(1)}, 2048)
+@pytest.mark.parametrize(("clients", "bits"), [(2, 52), (2047, 52), (2048, 51), (5000, 50), (fixed.MOST_CLIENTS, 43)])
+def test_the_largest_rests_of_one_sign_fit_at_any_number_of_clients(clients: int, bits: int) -> None:
+    """Above 2047 clients the step is coarser; the sum must not wrap, and is as exact as that step."""
+    x = np.array([1 - 2.0**-53, -1 + 2.0**-53, -(2.0**-52), 0.7, 3e5 + 0.1])
+    lanes = fixed.to_lanes({"x": x}, clients)
+    many = {name: lane * np.uint64(clients) for name, lane in lanes.items()}
+    got = fixed.from_lanes(many, clients)["x"]
+    for value, one in zip(got.tolist(), x.tolist(), strict=True):
+        exact = clients * Fraction(one)
+        assert abs(Fraction(value) - exact) <= clients * Fraction(1, 2 ** (bits + 1)) + abs(exact) * Fraction(1, 2**52)
+
+
+def test_the_step_follows_from_the_roster_not_from_who_answered() -> None:
+    """3000 clients were asked and 2000 answered: what they sent is in steps of 2^-51."""
+    lanes = fixed.to_lanes({"x": np.array([0.5, -1.25])}, 3000)
+    some = {name: lane * np.uint64(2000) for name, lane in lanes.items()}
+    np.testing.assert_array_equal(fixed.from_lanes(some, 2000, 3000)["x"], [1000.0, -2500.0])
+    assert fixed.from_lanes(some, 2000)["x"][0] != 1000.0
+
+
+def test_more_clients_than_that_are_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"A secure sum can have at most 1048575 clients, but this one has 1048576\. S"
+    ):
+        fixed.to_lanes({"x": np.ones(1)}, fixed.MOST_CLIENTS + 1)
+
+
+BEYOND: dict[str, Array] = {
+    "float": np.array([0.0, 2.0**60]),
+    "negative": np.array([0.0, -(2.0**60)]),
+    "int": np.array([2**60]),
+    "negative int": np.array([-(2**60)]),
+    "most negative": np.array([-(2**63)]),
+    "unsigned": np.array([2**64 - 1], dtype=np.uint64),
+    "huge": np.array([1e300]),
+    "infinite": np.array([[np.inf], [-np.inf]]),
+    "nan": np.array([1.0, np.nan]),
+    "nan alone": np.array(np.nan),
+    "short float": np.array([np.inf, 1.0], dtype=np.float16),
+}
+
+
+@pytest.mark.parametrize("x", BEYOND.values(), ids=BEYOND)
+def test_what_could_wrap_saturates_and_is_counted_in_the_sum(x: Array) -> None:
+    """Four clients: the largest that fits is below 2^62/4 = 2^60. Who has more is not said, only how many have."""
+    fits: Arrays = {"n": np.array(1), "Y": np.zeros_like(x)}
+    assert not fixed.has_saturated(fixed.to_lanes(fits, 4))
+    assert fixed.has_saturated(fixed.to_lanes({"n": np.array(1), "Y": x}, 4))
+    for many in (1, 3, 4):
+        sums = added([{"n": np.array(1), "Y": x}] * many + [fits] * (4 - many))
+        with pytest.raises(InputError, match=rf"^The numbers of {many} of 4 clients were too large or not .*Rescale"):
+            fixed.from_lanes(sums, 4)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(
-    "x", [np.array([0.0, 2.0**60]), np.array([2**60]), np.array([1e300])], ids=["float", "int", "huge"]
-)
-def test_what_could_wrap_is_refused(x: Array, sign: int) -> None:
-    """Four clients: the largest that fits is below 2^62/4 = 2^60."""
-    with pytest.raises(InputError, match=r"Numbers in 'Y' must be below 1.15e\+18 for a secure sum.*\. Rescale"):
-        fixed.to_lanes({"n": np.array(1), "Y": sign * x}, 4)
-    below = (x * 0.999).astype(x.dtype)
-    if np.abs(below).max() < 2**60:
-        fixed.to_lanes({"Y": sign * below}, 4)
+@pytest.mark.parametrize("x", [np.array([0.0, 2.0**60]), np.array([2**60])], ids=["float", "int"])
+def test_what_is_just_below_the_limit_is_summed(x: Array, sign: int) -> None:
+    below = (sign * (x * 0.999)).astype(x.dtype)
+    np.testing.assert_array_equal(total([below] * 4), 4 * below)
 
 
-def test_unsigned_integers_beyond_the_range_are_refused() -> None:
-    with pytest.raises(InputError, match=r"Numbers in .* must be below"):
-        fixed.to_lanes({"x": np.array([2**64 - 1], dtype=np.uint64)}, 2)
+def test_lanes_have_the_same_shapes_and_types_whatever_the_numbers() -> None:
+    """So that a message's size tells nothing of them."""
+    shapes = set()
+    for x in (np.zeros(2), np.ones(2), np.array([np.nan, np.inf]), np.array([1e300, -1e300])):
+        shapes.add(tuple((name, lane.shape, lane.dtype) for name, lane in fixed.to_lanes({"x": x}, 3).items()))
+    assert len(shapes) == 1
 
 
 def test_what_the_step_cannot_resolve_is_refused_but_small_parts_and_zeros_are_not() -> None:

@@ -15,7 +15,7 @@ from fedspan.algorithms.spectral import SpectralState
 from fedspan.algorithms.spectral.faps import Faps
 from fedspan.algorithms.spectral.fedpower import FedPower, PaperNoise
 from fedspan.algorithms.spectral.krylov import Davidson, Krylov, Prior
-from fedspan.algorithms.spectral.noisy import NoisyGram, NoisyPower
+from fedspan.algorithms.spectral.noisy import Known, NoisyGram, NoisyPower, NoisyRefine
 from fedspan.algorithms.spectral.oneshot import DrSvd, Gram, Uda, Wda
 from fedspan.algorithms.spectral.power import LocalPower, Ssi
 
@@ -30,6 +30,7 @@ __all__ = [
     "FedPower",
     "FedSgd",
     "Gram",
+    "Known",
     "Krylov",
     "Limit",
     "LocalPower",
@@ -38,6 +39,7 @@ __all__ = [
     "Mvlsa",
     "NoisyGram",
     "NoisyPower",
+    "NoisyRefine",
     "PaperNoise",
     "PerPca",
     "PersonalAuto",

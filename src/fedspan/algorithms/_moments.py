@@ -18,6 +18,7 @@ import numpy as np
 from fedspan._types import Array, Arrays
 from fedspan.algorithms._operator import round_product, search_eigenpairs
 from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Sum, complete, task
+from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.grid import to_grid
@@ -78,6 +79,13 @@ def measure_tasks(center: bool, scale: bool) -> frozenset[str]:
     if scale:
         tasks.add("spread")
     return frozenset(tasks)
+
+
+def measure_replay(center: bool, scale: bool) -> dict[str, dict[str, Comparison]]:
+    """How the questions of `measure` are compared."""
+    told: dict[str, dict[str, Comparison]] = {"count": {}, "spread": {"mean": CLOSE}}
+    told["settle"] = {"mean": CLOSE, "scale": CLOSE}
+    return {task: told[task] for task in measure_tasks(center, scale)}
 
 
 def ask_sizes() -> Round[dict[str, int]]:

@@ -1,10 +1,10 @@
-"""What the clients of a federation agree on before they open their tables: columns, categories, means that fill gaps.
+"""What clients agree on before they open their tables: columns, categories, means that fill gaps.
 
-Everything is asked in the opening (round 0), as far as it is needed; there are no further rounds.
-
-What the server sees: the names of the columns and their units (no values); the categories that each client has seen, if
-they are to be agreed on; the sums over the clients of every column's present values and their number, if means are to
-be agreed on.
+Everything is asked in the opening (round 0), as far as it is needed; there are no further rounds. In one process the
+clients' tables are surveyed (`SurveyColumns`): the server sees the names of the columns and their units, and the
+categories that each client has seen, if they are to be agreed on. In a federation the sites' own files say all that.
+In both, means are one sum (`AgreeOnColumns`): the server sees the sums over the clients of every column's present
+values and their number.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from fedspan._foreign import parse_json
 from fedspan._types import Array, Arrays
-from fedspan.core.protocol import PUBLIC, Ask, Client, Each, Round, Server, Sum, complete, task
+from fedspan.core.protocol import PUBLIC, Ask, Client, Each, Replay, Round, Server, Sum, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 
@@ -89,7 +90,7 @@ class Survey(Protocol):
 
     def columns(self) -> Columns: ...
     def words(self, columns: list[str]) -> dict[str, list[str]]: ...
-    def sums(self, vocabulary: Mapping[str, list[str]]) -> tuple[Array, Array]: ...
+    def sums(self) -> tuple[Array, Array]: ...
 
 
 class ColumnsClient(Client[None]):
@@ -120,50 +121,44 @@ class ColumnsClient(Client[None]):
         shows="its column sums, and its numbers of values that are not missing",
     )
     def add_up_columns(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
-        """Sums of the present values of every feature, and how many there are."""
-        total, count = self.survey.sums(_decode(arrays["vocabulary"]))
+        """Sums of the present values of every feature, and how many there are. The question brings no words."""
+        total, count = self.survey.sums()
         return state, {"total": total, "count": count}
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """The answer: plain data."""
+class Found:
+    """What clients in one process say of their tables: plain data."""
 
     features: int
     names: tuple[str, ...] | None
     units: dict[str, str]
     vocabulary: dict[str, list[str]]
-    means: Array  # of the features that come out, in their order; empty if they were not asked for
 
 
 @dataclass(frozen=True)
-class AgreeOnColumns(Server[Agreement]):
-    """`vocabulary`: (column, words) of every category; no words: to be agreed on. `means`: of all features too."""
+class SurveyColumns(Server[Found]):
+    """The columns of clients in one process, and the words of the categories in `unsettled`.
 
-    vocabulary: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    means: bool = False
+    No site of a federation answers this: there columns and words are what the sites' own files say.
+    """
 
-    State: ClassVar[type] = Agreement
+    unsettled: tuple[str, ...] = ()
+
+    State: ClassVar[type] = Found
     client: ClassVar[type[Client[object]]] = ColumnsClient
     family: ClassVar[str] = "columns"
 
-    @property
-    def unsettled(self) -> list[str]:
-        """The columns of categories whose words are to be agreed on."""
-        return [column for column, words in self.vocabulary if not words]
-
     def asks(self) -> frozenset[str]:
-        tasks = {"describe_columns"}
-        if self.unsettled:
-            tasks.add("list_categories")
-        if self.means:
-            tasks.add("add_up_columns")
-        return frozenset(tasks)
+        return frozenset({"describe_columns", "list_categories"} if self.unsettled else {"describe_columns"})
 
-    def init(self, rng: Streams) -> Round[Agreement]:
+    def replay(self) -> Replay | str:
+        return "the clients' own columns and categories are asked for, not a sum"
+
+    def init(self, rng: Streams) -> Round[Found]:
         told = (yield from complete(Ask("describe_columns"))).each
         columns = agree_on_columns((client, _read_description(arrays["columns"])) for client, arrays in told.items())
-        words = {column: list(given) for column, given in self.vocabulary}
+        words: dict[str, list[str]] = {}
         if self.unsettled:
             asked = {"columns": _encode(self.unsettled)}
             replies = yield from complete(Ask("list_categories", asked, Each()))
@@ -174,27 +169,70 @@ class AgreeOnColumns(Server[Agreement]):
                     raise InputError(
                         f"Column {column!r} is empty at every client, so it has no categories. Leave it out."
                     )
-        means = np.zeros(0)
-        if self.means:
-            asked = {"vocabulary": _encode(words)}
-            sums = (yield from complete(Ask("add_up_columns", asked, Sum("total", "count")))).total
-            if (sums["count"] < 0.5).any():
-                bare = feature_names(columns, words)[int(np.argmin(sums["count"]))]
-                raise InputError(f"Column {bare!r} has no values at any client, so it has no mean. Leave it out.")
-            means = sums["total"] / sums["count"]
-        return Agreement(columns.features, columns.names, dict(columns.units), words, means)
+        return Found(columns.features, columns.names, dict(columns.units), words)
 
-    def round(self, state: Agreement, rng: Streams) -> Round[Agreement]:
+    def round(self, state: Found, rng: Streams) -> Round[Found]:
         return state
         yield  # asks nothing more
 
-    def done(self, state: Agreement) -> bool:
+    def done(self, state: Found) -> bool:
         return True
 
-    def estimate(self, state: Agreement) -> Array:
+    def estimate(self, state: Found) -> Array:
+        return np.array(state.features)
+
+    def metrics(self, state: Found) -> dict[str, float]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Means:
+    """The answer: the mean of every feature that comes out, in their order."""
+
+    means: Array
+
+
+@dataclass(frozen=True)
+class AgreeOnColumns(Server[Means]):
+    """The means over all clients that fill gaps: one sum, and nothing else.
+
+    `columns` and `vocabulary` (column and words) say of which features. They are in the opening, and a site of a
+    federation compares them with its own file; no question brings a word. Without `columns`, features have no names.
+    """
+
+    features: int = 0  # before categories become several
+    columns: tuple[str, ...] | None = None
+    vocabulary: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    State: ClassVar[type] = Means
+    client: ClassVar[type[Client[object]]] = ColumnsClient
+    family: ClassVar[str] = "columns"
+
+    def asks(self) -> frozenset[str]:
+        return frozenset({"add_up_columns"})
+
+    def replay(self) -> Replay | str:
+        return {"add_up_columns": {}}
+
+    def init(self, rng: Streams) -> Round[Means]:
+        sums = (yield from complete(Ask("add_up_columns", want=Sum("total", "count")))).total
+        if (sums["count"] < 0.5).any():
+            names = feature_names(Columns(self.features, self.columns), dict(self.vocabulary))
+            bare = names[int(np.argmin(sums["count"]))]
+            raise InputError(f"Column {bare!r} has no values at any client, so it has no mean. Leave it out.")
+        return Means(sums["total"] / sums["count"])
+
+    def round(self, state: Means, rng: Streams) -> Round[Means]:
+        return state
+        yield  # asks nothing more
+
+    def done(self, state: Means) -> bool:
+        return True
+
+    def estimate(self, state: Means) -> Array:
         return state.means
 
-    def metrics(self, state: Agreement) -> dict[str, float]:
+    def metrics(self, state: Means) -> dict[str, float]:
         return {}
 
 
@@ -204,7 +242,7 @@ def _encode(plain: object) -> Array:
 
 
 def _decode(array: Array) -> Any:
-    return json.loads(bytes(np.asarray(array, dtype=np.uint8)).decode())
+    return parse_json(bytes(np.asarray(array, dtype=np.uint8)), constants=True)
 
 
 def _read_description(array: Array) -> Columns:

@@ -1,6 +1,7 @@
 """All algorithms of this package by the names of their classes: what a site can build, and a report can look up.
 
-They are those that `fedspan.algorithms` exports, and the agreement on columns that comes before them.
+They are those that `fedspan.algorithms` exports, and what may come before them: the agreement on means, and what a
+private run finds out first.
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ from typing import Any
 
 import fedspan.algorithms as algorithms
 from fedspan.algorithms.agree_columns import AgreeOnColumns
+from fedspan.algorithms.learning.count_samples import CountSamples
+from fedspan.algorithms.spectral.private_bounds import Census, PrivateMean
 from fedspan.core.protocol import Server
+
+OPENINGS: tuple[type[Server[Any]], ...] = (Census, PrivateMean, CountSamples)
 
 _EXPORTED = {name: vars(algorithms)[name] for name in algorithms.__all__}
 
+_BEFORE: tuple[type[Server[Any]], ...] = (AgreeOnColumns, *OPENINGS)
 ALGORITHMS: dict[str, type[Server[Any]]] = {
     **{name: kind for name, kind in _EXPORTED.items() if isinstance(kind, type) and Server in kind.__mro__},
-    AgreeOnColumns.__name__: AgreeOnColumns,
+    **{kind.__name__: kind for kind in _BEFORE},
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from html import escape
 
 from fedspan._version import __version__
 from fedspan.audit.evidence import NEAR, Evidence
@@ -21,7 +20,7 @@ from fedspan.audit.findings import (
     list_row_tests,
 )
 from fedspan.reports.charts import draw_line_chart
-from fedspan.reports.format import format_bytes
+from fedspan.reports.format import escape, format_bytes
 from fedspan.reports.page import (
     render_charts,
     render_figure,

@@ -83,7 +83,7 @@ def check_randomness(talks: Sequence[Talk], tasks: Mapping[str, Task]) -> str:
 def _measure_noise(privacy: RowDP, job: Job, talks: Sequence[Talk]) -> list[str]:
     """How far each client's noisy second-moment matrix is from its own."""
     bound, C = tasks_of(PrivateClient)["triangle"].releases["G"], privacy.row_norm
-    if not isinstance(bound, Sensitivity) or C is None:
+    if not isinstance(bound, Sensitivity) or not isinstance(C, int | float):
         return []
     step_bound = bound.bound(C, privacy.neighbours == "replace-one")
     notes = []

@@ -13,7 +13,7 @@ import numpy as np
 from fedspan._types import Arrays, Draw
 from fedspan.channel.quantize import quantize
 from fedspan.channel.stage import Stage, State, check_order
-from fedspan.errors import InputError
+from fedspan.errors import InputError, ProtocolError
 
 _FIRST = "+0"  # marks an array that is sent whole, against no memory
 
@@ -51,7 +51,11 @@ def delta(inner: Stage, first: Stage | None = None) -> Stage:
                 out[name] = value
                 continue
             name = name.removesuffix(_FIRST)
+            if name in out:
+                raise ProtocolError(f"Two arrays of a message have the name {name[:80]!r} when decoded.")
             if value.dtype.kind == "f":
+                if not whole and (name not in memory or memory[name].shape != value.shape):
+                    raise ProtocolError(f"{name[:80]!r} is a difference to an array that is not remembered here.")
                 memory[name] = value if whole else np.asarray(memory[name] + value)  # Alg. 1, line 28
                 value = memory[name]
             out[name] = value

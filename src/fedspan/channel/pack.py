@@ -8,6 +8,8 @@ this stage fits any algorithm that rounds its numbers itself.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fedspan._types import Array, Arrays, Draw
@@ -15,6 +17,9 @@ from fedspan.channel.stage import Stage, State
 from fedspan.errors import ProtocolError
 
 _PACK_MARK = "~p"  # a packed array is named  name~p~<dtype>~<shape>: it describes itself
+_PACKED_TYPES = ("i1", "i2", "i4", "i8")
+_MOST_AXES = 16
+_DIGITS = 15  # of an axis: a product of axes that fits its bytes is checked as a Python integer, which cannot wrap
 
 
 def pack_bits(codes: Array, bits: int) -> Array:
@@ -45,9 +50,11 @@ def rice_encode(codes: Array) -> Array:
 
 
 def rice_decode(packed: Array, count: int) -> tuple[Array, int]:
-    """The codes, and how many bytes they took."""
+    """The codes, and how many bytes they took. `count` must not be larger than the bits that are there."""
     b = int(packed[0])
     start = 1 + (b * count + 7) // 8
+    if b >= 64 or start > packed.size:
+        raise ValueError(f"it says that its numbers have {b} low bits")
     low = unpack_bits(np.ascontiguousarray(packed[1:start]), b, count) if b else np.uint64(0)
     ends = _find_ones(packed[start:], count)
     high = np.diff(ends, prepend=-1) - 1
@@ -56,17 +63,40 @@ def rice_decode(packed: Array, count: int) -> tuple[Array, int]:
 
 def _find_ones(packed: Array, count: int) -> Array:
     """Where the first `count` ones are; the unary parts are rarely longer than 4 bits a number, so look there first."""
-    for size in (count // 2 + 8, packed.size):
+    size = count // 2 + 8
+    while True:
         ones = np.flatnonzero(np.unpackbits(packed[:size], bitorder="little"))
         if len(ones) >= count:
             return ones[:count]
-    raise ValueError(f"it holds {len(ones)} numbers instead of {count}")
+        if size >= packed.size:
+            raise ValueError(f"it holds {len(ones)} numbers instead of {count}")
+        size *= 2  # not all at once: each of many columns would look through all that follow
 
 
 def _matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     """(rows, columns) of an array seen as a matrix; a vector is one column."""
     columns = shape[-1] if len(shape) > 1 else 1
     return int(np.prod(shape, dtype=np.int64)) // max(columns, 1), columns
+
+
+def parse_shape(dims: str) -> tuple[int, ...]:
+    """The shape in the name of an array that describes itself: "784x10"; nothing for a single number."""
+    words = dims.split("x") if dims else []
+    if len(words) > _MOST_AXES or not all(word.isascii() and word.isdigit() and len(word) <= _DIGITS for word in words):
+        raise ValueError(f"{dims[:40]!r} is not a shape")
+    return tuple(map(int, words))
+
+
+def require_bytes(packed: Array) -> None:
+    """Refuse an array that cannot hold bits."""
+    if packed.dtype != np.uint8 or packed.ndim != 1:
+        raise ValueError(f"its bytes are an array of {packed.dtype} with {packed.ndim} axes")
+
+
+def check_distinct(before: Arrays, after: Arrays) -> None:
+    """Refuse arrays of which two decode to the same name: one would take the other's place."""
+    if len(after) != len(before):
+        raise ProtocolError(f"Two of the arrays {', '.join(sorted(before))[:200]!r} have the same name when decoded.")
 
 
 def pack() -> Stage:
@@ -76,7 +106,9 @@ def pack() -> Stage:
         return dict(_pack(name, array) for name, array in arrays.items()), state
 
     def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
-        return {k.split(_PACK_MARK)[0]: _unpack(k, a) if _PACK_MARK in k else a for k, a in arrays.items()}, state
+        plain = {k.split(_PACK_MARK)[0]: _unpack(k, a) if _PACK_MARK in k else a for k, a in arrays.items()}
+        check_distinct(arrays, plain)
+        return plain, state
 
     return Stage("pack", ("pack",), lambda: ((), ()), encode, decode, recipe=("pack",))
 
@@ -94,13 +126,20 @@ def _pack(name: str, array: Array) -> tuple[str, Array]:
 def _unpack(key: str, packed: Array) -> Array:
     try:
         _, dtype, dims = key.split(_PACK_MARK)[1].split("~")
-        shape = tuple(int(n) for n in dims.split("x") if n)
+        if dtype not in _PACKED_TYPES:
+            raise ValueError(f"{dtype[:20]!r} is not a type of signed integers")
+        require_bytes(packed)
+        shape = parse_shape(dims)
+        if not 2 <= math.prod(shape) <= 8 * packed.size:  # a number takes a bit at least, and one alone is not packed
+            raise ValueError(f"its {packed.size} bytes do not hold that many numbers")
         rows, columns = _matrix_shape(shape)
         out, start = np.zeros((rows, columns), dtype=np.uint64), 0
         for j in range(columns):
             out[:, j], used = rice_decode(packed[start:], rows)
             start += used
         signed = (out >> np.uint64(1)).view(np.int64) ^ -(out & np.uint64(1)).view(np.int64)
-        return signed.astype(np.dtype(dtype)).reshape(shape)
-    except (ValueError, TypeError, IndexError) as error:
-        raise ProtocolError(f"The packed array {key!r} does not decode: {error}.") from None
+        if start != packed.size:
+            raise ValueError(f"{packed.size - start} bytes are left over")
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
+        raise ProtocolError(f"The packed array {key[:80]!r} does not decode: {error}.") from None
+    return signed.astype(np.dtype(dtype)).reshape(shape)

@@ -6,14 +6,18 @@ The decoded array is ‖Δ‖_max · sgn(Δ) · h: unbiased, and within ‖Δ‖
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fedspan._types import Array, Arrays, Draw
-from fedspan.channel.pack import pack_bits, unpack_bits
+from fedspan.channel.pack import check_distinct, pack_bits, parse_shape, require_bytes, unpack_bits
 from fedspan.channel.stage import Stage, State
 from fedspan.errors import InputError, ProtocolError
 
 _BITS_MARK = "~q"  # a packed array is named  name~q<bits>~<dtype>~<shape>: it describes itself
+_WIDTHS = tuple(map(str, range(2, 17)))
+_FLOATING = ("f2", "f4", "f8")
 
 
 def quantize(bits: int) -> Stage:
@@ -44,7 +48,9 @@ def quantize(bits: int) -> Stage:
         return out, state
 
     def decode(arrays: Arrays, state: State) -> tuple[Arrays, State]:
-        return {k.split(_BITS_MARK)[0]: _dequantize(k, a) if _BITS_MARK in k else a for k, a in arrays.items()}, state
+        plain = {k.split(_BITS_MARK)[0]: _dequantize(k, a) if _BITS_MARK in k else a for k, a in arrays.items()}
+        check_distinct(arrays, plain)
+        return plain, state
 
     return Stage(f"quantize({bits})", ("quantize",), lambda: ((), ()), encode, decode, recipe=("quantize", int(bits)))
 
@@ -52,15 +58,20 @@ def quantize(bits: int) -> Stage:
 def _dequantize(key: str, packed: Array) -> Array:
     try:
         bits_text, dtype, dims = key.split(_BITS_MARK)[1].split("~")
-        bits, shape = int(bits_text), tuple(int(n) for n in dims.split("x") if n)
-        count, S = int(np.prod(shape, dtype=np.int64)), 2 ** (bits - 1) - 1
-        scale = np.frombuffer(packed[:8].tobytes(), dtype="<f8")[0]
-        if len(packed) != 8 + (count * bits + 7) // 8 or not 2 <= bits <= 16 or np.dtype(dtype).kind != "f":
+        require_bytes(packed)
+        shape = parse_shape(dims)
+        count = math.prod(shape)
+        if bits_text not in _WIDTHS or dtype not in _FLOATING:
+            raise ValueError("its name is not that of a quantised array")
+        bits = int(bits_text)
+        if len(packed) != 8 + (count * bits + 7) // 8:
             raise ValueError(f"its {len(packed)} bytes do not fit its name")
+        S = 2 ** (bits - 1) - 1
+        scale = np.frombuffer(packed[:8].tobytes(), dtype="<f8")[0]
         if not 0 <= scale < np.inf:
             raise ValueError(f"its scale is {scale}")
         codes = unpack_bits(np.ascontiguousarray(packed[8:]), bits, count)
         levels = codes.astype(np.float64) - S
         return (levels / S * scale).astype(np.dtype(dtype), copy=False).reshape(shape)  # (19)
     except (ValueError, TypeError, IndexError) as error:
-        raise ProtocolError(f"The quantised array {key!r} does not decode: {error}.") from None
+        raise ProtocolError(f"The quantised array {key[:80]!r} does not decode: {error}.") from None

@@ -23,20 +23,39 @@ _MAKERS: dict[str, Callable[..., Stage]] = {
     "identity": lambda: IDENTITY,
     "pack": pack,
     "quantize": quantize,
-    "only": lambda names, inner: only([str(name) for name in names], stage_from(inner)),
-    "chain": lambda *inner: chain(*map(stage_from, inner)),
-    "delta": lambda inner, first: delta(stage_from(inner), None if first is None else stage_from(first)),
+    "only": lambda names, inner: only([str(name) for name in names], _make(inner)),
+    "chain": lambda *inner: chain(*map(_make, inner)),
+    "delta": lambda inner, first: delta(_make(inner), None if first is None else _make(first)),
 }
+
+
+_MOST_STAGES = 100  # in one recipe, however they are nested
 
 
 def stage_from(recipe: object) -> Stage:
     """The stage that a recipe describes."""
+    _check_size(recipe)
+    return _make(recipe)
+
+
+def _check_size(recipe: object) -> None:
+    """Refuse what is nested deeper, or has more parts, than any channel, before anything is made of it."""
+    parts = [recipe]
+    for count, part in enumerate(parts):
+        if count > _MOST_STAGES:
+            raise ProtocolError(f"The recipe of a stage has more than {_MOST_STAGES} parts.")
+        if isinstance(part, list | tuple):
+            parts += [inner for inner in part if isinstance(inner, list | tuple)]
+
+
+def _make(recipe: object) -> Stage:
     if not isinstance(recipe, list | tuple) or not recipe or not isinstance(recipe[0], str) or recipe[0] not in _MAKERS:
-        raise ProtocolError(f"{recipe!r} is not the recipe of a stage; known stages are {', '.join(_MAKERS)}.")
+        known = ", ".join(_MAKERS)
+        raise ProtocolError(f"{repr(recipe)[:200]} is not the recipe of a stage; known stages are {known}.")
     try:
         return _MAKERS[recipe[0]](*recipe[1:])
     except TypeError as error:
-        raise ProtocolError(f"{recipe!r} is not the recipe of a stage: {error}") from None
+        raise ProtocolError(f"{repr(recipe)[:200]} is not the recipe of a stage: {error}") from None
 
 
 def recipes_of(channel: Channel) -> ChannelRecipes:

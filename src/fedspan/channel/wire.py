@@ -14,6 +14,7 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 import safetensors
 
+from fedspan._foreign import printable
 from fedspan._types import Array, Arrays
 from fedspan.errors import ProtocolError
 
@@ -22,6 +23,7 @@ _SIGNED = {"i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8"}
 _UNSIGNED = {"u8": "U64", "u4": "U32", "u2": "U16", "u1": "U8"}
 _DTYPE_NAMES = {**_FLOATS, **_SIGNED, **_UNSIGNED, "b1": "BOOL"}
 _DTYPES = {name: np.dtype("<" + code) for code, name in _DTYPE_NAMES.items()}
+_LONGEST_COUNT = 15  # digits of a number in a message's stamp
 _Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
@@ -90,6 +92,7 @@ def _bytes(array: Array) -> memoryview:
 def load(blob: bytes) -> tuple[dict[str, str], dict[str, Array]]:
     """The inverse of `dump`; the arrays are read-only views of the blob's parts."""
     try:
+        _check_header(blob)
         tensors: dict[str, _Tensor] = dict(safetensors.deserialize(blob))  # type: ignore[no-untyped-call]
         header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
         meta = header.pop("__metadata__", None) or {}
@@ -97,9 +100,16 @@ def load(blob: bytes) -> tuple[dict[str, str], dict[str, Array]]:
         arrays = {
             name: np.frombuffer(t["data"], dtype=_DTYPES[t["dtype"]]).reshape(t["shape"]) for name, t in found.items()
         }
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise ProtocolError(f"These {len(blob)} bytes are not a safetensors message: {error}") from None
+    except (safetensors.SafetensorError, ValueError, KeyError, OverflowError) as error:
+        raise ProtocolError(f"These {len(blob)} bytes are not a safetensors message: {printable(str(error))}") from None
     return dict(meta), arrays
+
+
+def _check_header(blob: bytes) -> None:
+    """Refuse a header that says it is longer than all that is there, before anybody believes it."""
+    length = int.from_bytes(blob[:8], "little")
+    if len(blob) < 8 or length > len(blob) - 8:
+        raise ValueError(f"its header says that it has {length} bytes")
 
 
 def _stamp(m: Message) -> dict[str, str]:
@@ -116,10 +126,17 @@ def decode(blob: bytes) -> Message:
     meta, arrays = load(blob)
     try:
         name, *numbers = meta["m"].split(" ")
-        round, exchange, number, base, ack = map(int, numbers)
+        round, exchange, number, base, ack = map(_parse_count, numbers)
     except (KeyError, ValueError):
         raise ProtocolError("This safetensors file is not a message of fedspan: it has no stamp.") from None
     return Message(name, round, exchange, arrays, number, base, ack)
+
+
+def _parse_count(text: str) -> int:
+    """A number in a stamp; all count something, so none is negative, and none is beyond all counting."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_COUNT):
+        raise ValueError(text)
+    return int(text)
 
 
 def size(message: Message) -> int:

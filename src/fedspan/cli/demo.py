@@ -14,7 +14,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
-from fedspan._files import write_whole
+from fedspan._files import make_private_folder, write_whole
 from fedspan._types import Array
 from fedspan.cli.progress import TerminalProgress, say
 from fedspan.core.ledger import Ledger, Note
@@ -47,7 +47,7 @@ def compare_solvers(path: Path, console: Console) -> None:
     options = {"n_components": _COMPONENTS, "solver": _REPORTED, "tol": 1e-9, "max_rounds": 1000, "random_state": 0}
     job = Job("pca", options, {name: str(data / f"{name}.csv") for name in rows}).resolve()
     folder = RunFolder.create(path, job.to_toml(), demo=True)
-    data.mkdir(exist_ok=True)
+    make_private_folder(data)
     for name, part in rows.items():
         lines = [names, *(map("{:g}".format, row) for row in part.tolist())]
         write_whole(data / f"{name}.csv", "".join(",".join(line) + "\n" for line in lines))

@@ -71,9 +71,9 @@ def write_model(folder: RunFolder, job: Job, to: str, out: Path | None, client: 
     model = estimator.load(folder.model)
     try:
         if isinstance(model, PersonalizedPCA):
-            write_whole(out, _to_skops(model.to_sklearn(client)))
+            write_whole(out, _to_skops(model.to_sklearn(client)), public=True)
         elif to == "sklearn" and isinstance(model, FederatedPCA):
-            write_whole(out, _to_skops(model.to_sklearn()))
+            write_whole(out, _to_skops(model.to_sklearn()), public=True)
         elif isinstance(model, FederatedPCA | FederatedClassifier | VerticalFederatedClassifier):
             model.to_onnx(out)
     except OSError as error:

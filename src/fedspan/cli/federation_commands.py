@@ -11,6 +11,7 @@ import typer
 from fedspan._files import write_whole
 from fedspan.deployment import local
 from fedspan.deployment.kit import project_file, role, tighten
+from fedspan.deployment.policy import write_secret
 from fedspan.errors import InputError
 
 federation = typer.Typer(add_completion=False, no_args_is_help=True)  # the list of commands in main.py has its help
@@ -30,7 +31,7 @@ def write_project(
     text = project_file(server, names, researcher, port=port, name=path.stem.replace(".", "-"), days=days)
     if path.exists():
         raise InputError(f"{path} already exists; choose another path.")
-    write_whole(path, text)
+    write_whole(path, text, public=True)
     typer.echo(f"wrote {path}; next: fedspan federation provision {shlex.quote(str(path))} --out kits")
 
 
@@ -49,3 +50,19 @@ def make_kits(
                 tighten(kit)
             typer.echo(f"{role(kit):<10} {kit}")
     typer.echo("hand each kit to its owner over a secure channel: it contains a private key")
+    typer.echo(
+        f"the root key is in {local.find_root_key(kits)}; anyone who has it can create a site: keep it offline, apart "
+        "from the server"
+    )
+
+
+@federation.command("secret")
+def make_secret(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write; it must not exist yet.")],
+) -> None:
+    """Make the random secret under which sites digest ids; hand it to every site, and never to the server."""
+    write_secret(path)
+    typer.echo(
+        f"wrote {path}; hand it to each site's administrator over a secure channel, never to the server or the "
+        "researcher. At the site: fedspan site init KIT … --secret-file PATH"
+    )

@@ -13,8 +13,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from fedspan._foreign import printable
 from fedspan._version import __version__
 from fedspan.errors import FedspanError, InputError
+
+_LONGEST_ERROR = 5000  # characters: a message may quote a value of a file, which may be long
 
 
 class CommandEntry(NamedTuple):
@@ -134,8 +137,9 @@ class LazyCommands(TyperGroup):
             problem = error
             text, code = f"{type(error).__name__}: {error}; for the traceback, add --debug after `fedspan`", 1
         if ctx.params["debug"]:
-            traceback.print_exception(problem)
-        typer.echo(f"error: {' '.join(text.split())}", err=True)
+            typer.echo(printable("".join(traceback.format_exception(problem)), lines=True), err=True, nl=False)
+        shown = printable(" ".join(text.split()))
+        typer.echo(f"error: {shown if len(shown) <= _LONGEST_ERROR else shown[:_LONGEST_ERROR] + '…'}", err=True)
         raise typer.Exit(code)
 
 

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedspan._foreign import printable
 from fedspan.core.ledger import Exchange, RoundEnd
 from fedspan.core.run import Info
 from fedspan.jobs.finished import Run
@@ -28,8 +29,11 @@ _RECENT = 10  # rounds that the estimate of the time left looks back on
 
 
 def say(console: Console, text: str) -> None:
-    """Print one line as it is: no markup, no wrapping, so that a path can be copied and a log can be searched."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print one line as it is: no markup, no wrapping, so that a path can be copied and a log can be searched.
+
+    What others wrote may be in it, so characters that would act on the terminal are shown as escapes.
+    """
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def announce(run: Run, console: Console) -> None:
@@ -162,7 +166,7 @@ class RoundDisplay:
         figures["left"] = "about " + format_duration(left * sum(self._pace) / max(1, len(self._pace)))
         figures["answered"] = self._last
         if self._out:
-            figures["out"] = ", ".join(self._out[:2]) + (", …" if len(self._out) > 2 else "")
+            figures["out"] = printable(", ".join(self._out[:2])) + (", …" if len(self._out) > 2 else "")
         return figures
 
     def _fraction(self) -> float:

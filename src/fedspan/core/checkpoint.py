@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
@@ -18,7 +18,8 @@ from typing import Any, Literal, NotRequired, TypeVar, Union, cast, get_args, ge
 
 import numpy as np
 
-from fedspan._files import write_whole
+from fedspan._files import make_private_folder, write_whole
+from fedspan._foreign import parse_json
 from fedspan._types import Array, Arrays, Json
 from fedspan.channel import wire
 from fedspan.core.snapshot import SessionSnapshot
@@ -77,18 +78,23 @@ def field_values(record: object) -> dict[str, object]:
 
 def to_c_order(tree: T) -> T:
     """The same data with all arrays in C order, as a resumed run holds them."""
-    return cast(T, _to_c_order(tree))
+    return cast(T, _map_arrays(tree, lambda array: np.asarray(array, order="C")))
 
 
-def _to_c_order(tree: object) -> object:
+def to_writable(tree: T) -> T:
+    """The same data with copies of the arrays that cannot be written, such as those that were read from a file."""
+    return cast(T, _map_arrays(tree, lambda array: array if array.flags.writeable else np.array(array)))
+
+
+def _map_arrays(tree: object, change: Callable[[Array], Array]) -> object:
     if isinstance(tree, np.ndarray):
-        return np.asarray(tree, order="C")
+        return change(tree)
     if is_dataclass(tree) and not isinstance(tree, type):
-        return replace(tree, **{name: _to_c_order(value) for name, value in field_values(tree).items()})
+        return replace(tree, **{name: _map_arrays(value, change) for name, value in field_values(tree).items()})
     if isinstance(tree, Mapping):
-        return {key: _to_c_order(value) for key, value in tree.items()}
+        return {key: _map_arrays(value, change) for key, value in tree.items()}
     if isinstance(tree, tuple | list) and type(tree) in (tuple, list):
-        return type(tree)(_to_c_order(value) for value in tree)
+        return type(tree)(_map_arrays(value, change) for value in tree)
     return tree
 
 
@@ -234,11 +240,12 @@ def _digest(skeleton: str, arrays: Arrays) -> str:
     return digest.hexdigest()
 
 
-def save_tree(path: str | os.PathLike[str], kind: str, tree: object) -> None:
-    """Write plain data as one safetensors file of that kind ("checkpoint", "model")."""
+def save_tree(path: str | os.PathLike[str], kind: str, tree: object, *, public: bool = False) -> None:
+    """Write plain data as one safetensors file of that kind ("checkpoint", "model"); see `write_whole` for `public`."""
     skeleton, arrays = flatten(tree)
     text = json.dumps(skeleton, separators=(",", ":"))
-    write_whole(path, wire.dump({"fedspan": kind, "tree": text, "digest": _digest(text, arrays)}, arrays))
+    blob = wire.dump({"fedspan": kind, "tree": text, "digest": _digest(text, arrays)}, arrays)
+    write_whole(path, blob, public=public)
 
 
 def load_tree(path: str | os.PathLike[str], kind: str) -> Any:
@@ -254,7 +261,7 @@ def load_tree(path: str | os.PathLike[str], kind: str) -> Any:
     if _digest(meta.get("tree", ""), ordered) != meta.get("digest") or len(ordered) != len(arrays):
         raise CheckpointError(f"{path} is damaged: its digest does not match. {_REMEDY}")
     try:
-        return unflatten(json.loads(meta["tree"]), arrays)
+        return unflatten(parse_json(meta["tree"], constants=True), arrays)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise CheckpointError(f"{path} is damaged: its parts do not fit together. {_REMEDY}") from None
 
@@ -281,7 +288,7 @@ class Checkpoint:
 
     def save(self, run: Mapping[str, object], round: int, state: object, engine: SessionSnapshot) -> None:
         """Replace the last one. `run` names the run it belongs to; `engine` is what the clients remember."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.path.parent)
         save_tree(self.path, "checkpoint", _Saved(dict(run), round, state, engine))
         self.saved = round
 

@@ -10,12 +10,13 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, get_args, get_origin, get_type_hints
 
-from fedspan._files import write_whole
+from fedspan._files import open_private, write_whole
+from fedspan._foreign import parse_json
 from fedspan.errors import InputError
 from fedspan.privacy.accountant import epsilon
 
@@ -36,6 +37,19 @@ class Exchange:
     noise: float = 0.0  # deviation of the noise over the sensitivity of what left; 0: none was added
     secure: bool = False  # the server saw the sum over the clients only
     sampled: float = 1.0  # the probability with which a row was in it, by a draw that only the client saw
+    release: str = ""  # names what left under a plan: the same name again is the same bytes, and costs nothing
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question of a private run, written down before it is sent. If no exchange follows, all count as answering."""
+
+    round: int
+    task: str
+    clients: tuple[str, ...]
+    release: str
+    noise: float
+    sampled: float
 
 
 @dataclass(frozen=True)
@@ -68,14 +82,17 @@ class Note:
     text: str
 
 
-Event = Started | Exchange | RoundEnd | Note
-_EVENT_KINDS: dict[str, type[Started] | type[Exchange] | type[RoundEnd] | type[Note]] = {
+Event = Started | Asked | Exchange | RoundEnd | Note
+_EVENT_KINDS: dict[str, type[Started] | type[Asked] | type[Exchange] | type[RoundEnd] | type[Note]] = {
     "started": Started,
+    "asked": Asked,
     "exchange": Exchange,
     "round": RoundEnd,
     "note": Note,
 }
 _EVENT_NAMES = {kind: name for name, kind in _EVENT_KINDS.items()}
+_FIELD_TYPES = {kind: get_type_hints(kind) for kind in _EVENT_KINDS.values()}
+_MEMBERS: dict[object, set[type]] = {int: {int}, float: {float, int, bool}, str: {str}, bool: {bool}}
 
 
 class Ledger:
@@ -84,11 +101,12 @@ class Ledger:
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.events: list[Event] = []
         self._file: IO[str] | None = None
+        self._mirror: Path | None = None
         if path is not None:
             if Path(path).exists():
                 self.events = list(_read(Path(path)))
-                self.save(path)  # drops a last line that a crash cut short
-            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - kept open while the run goes on
+                write_whole(path, self._to_lines())  # drops a last line that a crash cut short
+            self._file = open(path, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115 - kept open in a run
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Ledger:
@@ -98,11 +116,36 @@ class Ledger:
         return ledger
 
     def add(self, event: Event) -> None:
-        """Append, and hand the line to the operating system at once."""
+        """Append, and hand the line to the operating system at once; what may leave is on disk before it does."""
         self.events.append(event)
+        self._write(event)
+        if self._mirror and isinstance(event, Asked | Exchange) and event.release:
+            with self._mirror.open("a", encoding="utf-8") as file:
+                file.write(_to_line(event))
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _write(self, event: Event) -> None:
         if self._file:
             self._file.write(_to_line(event))
             self._file.flush()
+            if isinstance(event, Asked):
+                os.fsync(self._file.fileno())
+
+    def mirror(self, path: Path) -> None:
+        """Also write down in that file what private runs ask for and release; and go on with what it says.
+
+        A run that is resumed with a new ledger so knows what has left before.
+        """
+        self._mirror = path
+        known = Counter(_to_line(event) for event in self.events)
+        for event in _read(path) if path.exists() else ():
+            line = _to_line(event)
+            if known[line]:
+                known[line] -= 1
+            else:
+                self.events.append(event)
+                self._write(event)
 
     def close(self) -> None:
         if self._file:
@@ -118,6 +161,11 @@ class Ledger:
     def exchanges(self) -> int:
         """Questions and answers, the opening's included: what latency multiplies."""
         return sum(1 for _ in self._exchanges())
+
+    @property
+    def questions(self) -> int:
+        """Questions that were sent, or may have been: in private runs they are written down before."""
+        return sum(1 for e in self.events if isinstance(e, Asked | Exchange))
 
     def count(self, task: str) -> int:
         """How often that task was asked for."""
@@ -153,16 +201,41 @@ class Ledger:
         if not 0 < delta < 1:
             raise InputError(f"delta must be between 0 and 1, but is {delta!r}.")
         spent: dict[str, Counter[tuple[float, float]]] = {}
-        for event in self._exchanges():
-            for client, sent in zip(event.clients, event.bytes_up, strict=True):
-                if sent and event.noise == 0:
-                    return math.inf
-                if sent:
-                    spent.setdefault(client, Counter())[event.noise, event.sampled] += 1
+        named: dict[str, set[str]] = {}
+        for client, release, noise, sampled in self._released():
+            if noise == 0:
+                return math.inf
+            if release not in named.setdefault(client, set()):
+                spent.setdefault(client, Counter())[noise, sampled] += 1
+            named[client] |= {release} if release else set()
         if not spent:
             return 0.0
         distinct = {frozenset(releases.items()) for releases in spent.values()}
         return max(epsilon(dict(releases), delta) for releases in distinct)
+
+    def releases_of(self, run: str, task: str) -> set[str]:
+        """The names of what a private run has released, or may have, with that task."""
+        names = {e.release for e in self.events if isinstance(e, Asked | Exchange) and e.task == task}
+        return {name for name in names if name.startswith(f"{run}:")}
+
+    def first_answered(self, run: str) -> tuple[str, ...]:
+        """Who answered the first question of a private run: the clients over which all its sums must be."""
+        own = [e for e in self._exchanges() if e.release.startswith(f"{run}:")]
+        first = [e for e in own if e.release == own[0].release]
+        return tuple(sorted({client for e in first for client in e.clients if client not in e.missing}))
+
+    def _released(self) -> Iterator[tuple[str, str, float, float]]:
+        """(client, name, noise, sampled) of all that has left, or may have: a question whose end is not known."""
+        waiting: Asked | None = None
+        for event in (*self.events, None):
+            if isinstance(event, Exchange):
+                for client, sent in zip(event.clients, event.bytes_up, strict=True):
+                    if sent:
+                        yield client, event.release, event.noise, event.sampled
+            elif waiting is not None:
+                for client in waiting.clients:
+                    yield client, waiting.release, waiting.noise, waiting.sampled
+            waiting = event if isinstance(event, Asked) else None
 
     def history(self) -> list[dict[str, float]]:
         """One dict per round: its metrics, and bytes and seconds so far."""
@@ -181,17 +254,52 @@ class Ledger:
         return [{"event": _EVENT_NAMES[type(e)], **asdict(e)} for e in self.events]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        write_whole(path, "".join(map(_to_line, self.events)))
+        write_whole(path, self._to_lines(), public=True)
+
+    def _to_lines(self) -> str:
+        return "".join(map(_to_line, self.events))
 
     def _exchanges(self) -> Iterator[Exchange]:
         return (e for e in self.events if isinstance(e, Exchange))
 
 
-def event_from(row: Mapping[str, object]) -> Event:
-    """The event that a line of a ledger holds."""
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-    make: Callable[..., Event] = _EVENT_KINDS[str(fields.pop("event"))]
-    return make(**fields)
+def event_from(row: object) -> Event:
+    """The event that a line of a ledger holds; what is none is a ValueError."""
+    name = row.get("event") if isinstance(row, dict) else None
+    if not isinstance(row, dict) or not isinstance(name, str) or name not in _EVENT_KINDS:
+        raise ValueError("it is not an event")
+    kind = _EVENT_KINDS[name]
+    values = {name: tuple(v) if isinstance(v, list) else v for name, v in row.items() if name != "event"}
+    for name, value in values.items():
+        if name not in _FIELD_TYPES[kind] or not _is_of_type(value, _FIELD_TYPES[kind][name]):
+            raise ValueError(f"{name!r} does not belong there, or is of another type")
+    make: Callable[..., Event] = kind
+    try:
+        event = make(**values)
+    except TypeError:
+        raise ValueError("a field is missing") from None
+    if isinstance(event, Exchange):
+        _check_lists(event)
+    return event
+
+
+def _is_of_type(value: object, hint: object) -> bool:
+    """Whether a value is of a type that the fields of events have. Lists may be long, so they are looked at as one."""
+    inner = get_args(hint)
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and set(map(type, value)) <= _MEMBERS[inner[0]]
+    if get_origin(hint) is dict:
+        free = inner[1] is object
+        return isinstance(value, dict) and (free or set(map(type, value.values())) <= _MEMBERS[inner[1]])
+    return type(value) in _MEMBERS[hint]
+
+
+def _check_lists(event: Exchange) -> None:
+    """Refuse an exchange whose lists do not run along its clients, or whose noise is none."""
+    if {len(event.bytes_down), len(event.bytes_up), len(event.seconds)} != {len(event.clients)}:
+        raise ValueError("its lists are not as long as its clients are many")
+    if not (event.noise >= 0 and 0 < event.sampled <= 1):
+        raise ValueError(f"its noise is {event.noise!r} with samples of {event.sampled!r}")
 
 
 def _to_line(event: Event) -> str:
@@ -202,11 +310,10 @@ def _read(path: Path) -> Iterator[Event]:
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line) if line else None
-            if row is not None:
-                yield event_from(row)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            if line:
+                yield event_from(parse_json(line, constants=True))
+        except ValueError as error:
             if number < len(lines):
                 raise InputError(
-                    f"Line {number} of {path} is not an event of a ledger. Restore the file from a copy."
+                    f"Line {number} of {path} is not an event of a ledger: {error}. Restore the file from a copy."
                 ) from None

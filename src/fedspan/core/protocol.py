@@ -16,11 +16,13 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 
 from fedspan._types import Array, Arrays
+from fedspan.core.replay import Replay
 from fedspan.core.rng import Streams
 from fedspan.errors import ProtocolError, suggest
 from fedspan.privacy.release import PUBLIC, Declared, Public, Release, Sensitivity
 
 __all__ = [
+    "NOT_ASKED",
     "PUBLIC",
     "AnyClient",
     "AnyServer",
@@ -30,8 +32,11 @@ __all__ = [
     "Client",
     "Declared",
     "Each",
+    "Narrow",
     "Needs",
+    "Parts",
     "Release",
+    "Replay",
     "Replies",
     "Round",
     "Sensitivity",
@@ -67,7 +72,34 @@ class Sum:
         object.__setattr__(self, "names", names)
 
 
-Want = Each | Sum
+@dataclass(frozen=True, init=False)
+class Parts:
+    """Every reply by itself, of these arrays, which are masked: a session of secure sums adds them up by groups."""
+
+    names: tuple[str, ...]
+
+    def __init__(self, *names: str) -> None:
+        object.__setattr__(self, "names", names)
+
+
+Want = Each | Sum | Parts
+
+
+NOT_ASKED = -128  # the exponent of a column that need not be sent
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """In how few bits an integer array (d, k) may travel in a secure sum, because its sum is nearly known.
+
+    Entry (j, l) of the sum is expected within 2^(rows[j] + columns[l] - 1) of `center`, and so many bits are sent. Only
+    the exponents (int8) are sent to clients. Columns that are `NOT_ASKED` are not sent at all. Columns in which an
+    entry is further off come back marked in `Replies.wrapped`, without a sum, to be asked for again.
+    """
+
+    center: Array  # (d, k) int64
+    rows: Array  # (d,)
+    columns: Array  # (k,)
 
 
 @dataclass(frozen=True)
@@ -76,7 +108,11 @@ class Ask:
 
     `privately` holds arrays for single clients, which are sent uncompressed. `everyone`: the round cannot go on without
     an answer from every client that is asked, because the sum over some of them answers another problem. `optional`: in
-    a run with `min_clients` nobody need answer, because the algorithm has another way to go on.
+    a run with `min_clients` nobody need answer, because the algorithm has another way to go on. `narrow` says what is
+    known of the sums of integer arrays, so that a secure sum takes fewer bits; other sessions take no notice of it.
+
+    An algorithm goes on with the very arrays that it has sent, not with copies of them: a site that repeats its steps
+    (see `Server.replay`) puts what the server sent into these arrays.
     """
 
     task: str
@@ -86,11 +122,15 @@ class Ask:
     privately: Mapping[str, Arrays] = field(default_factory=dict)
     everyone: bool = False
     optional: bool = False
+    narrow: Mapping[str, Narrow] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Replies:
-    """What came back. `each` is filled for `Each`, in the order of client ids; `total` for `Sum`."""
+    """What came back. `each` is filled for `Each`, in the order of client ids; `total` for `Sum`.
+
+    `wrapped` marks the columns of narrow arrays (`Ask.narrow`) whose sum could not be found.
+    """
 
     asked: tuple[str, ...]
     missing: tuple[str, ...] = ()
@@ -98,6 +138,7 @@ class Replies:
     total: Arrays = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)  # why a missing client failed, if it said so
     exhausted: tuple[str, ...] = ()  # missing clients that the session itself has asked as often as is allowed
+    wrapped: Mapping[str, Array] = field(default_factory=dict)
 
 
 Round = Generator[Ask, Replies, S]
@@ -135,6 +176,21 @@ class Server(Protocol[S]):
     def simulates(self) -> bool:
         """Whether the clients' secret draws come from the seed, so that whoever knows it can repeat them."""
         return False
+
+    def replay(self) -> Replay | str:
+        """How a site compares the server's questions with those that it expects itself, for verified sums.
+
+        Or, in a phrase that follows "because", why runs with these options cannot be verified. A run qualifies if all
+        that its server goes on with is in its options, the seed, sums, and replies that are public.
+        """
+        return "it does not say how its questions are to be compared"
+
+    def accept(self, state: S, arrays: Arrays) -> S | None:
+        """The state in which a round would begin by asking with these arrays, if rounding alone can have led to it.
+
+        For questions that the sums do not determine, because a spectrum is degenerate. None: they do.
+        """
+        return None
 
 
 Needs = Literal["rows", "entities", "labelled", "network", "survey"]
@@ -224,8 +280,11 @@ def find_task(tasks: Mapping[str, Task], name: str) -> Task:
     return tasks[name]
 
 
-def check_release(task: Task, arrays: Arrays) -> Arrays:
-    """The arrays, if they are exactly those that the task declares, numeric and finite; otherwise nothing leaves."""
+def check_release(task: Task, arrays: Arrays, finite: bool = True) -> Arrays:
+    """The arrays, if they are exactly those that the task declares, numeric and finite; otherwise nothing leaves.
+
+    `finite=False` for a secure sum, which counts NaN and infinity inside the sum: a refusal would say whose they are.
+    """
     if arrays.keys() != task.releases.keys():
         raise ProtocolError(f"Task {task.name!r} declares {sorted(task.releases)}, but returned {sorted(arrays)}.")
     for name, array in arrays.items():
@@ -233,7 +292,7 @@ def check_release(task: Task, arrays: Arrays) -> Arrays:
             raise ProtocolError(
                 f"Task {task.name!r} must release numeric arrays, but {name!r} is {type(array).__name__}."
             )
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ProtocolError(f"Task {task.name!r} would release NaN or infinity in {name!r}, so nothing was sent.")
     return arrays
 

@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedspan.privacy.keyring import derive_key
+from fedspan.privacy.noise import keyed_uniform
+
 SERVER = "@server"  # the server's own name among the clients; client ids may not begin with "@"
 
 
@@ -34,6 +37,13 @@ class Streams(NamedTuple):
     round: int
     exchange: int
     client: str
+    secret: bytes = b""  # of a private run: what nobody else can repeat follows from it
 
     def __call__(self, purpose: str) -> np.random.Generator:
         return rng_for(self.seed, self.round, self.exchange, self.client, purpose)
+
+    def draw_in_secret(self, purpose: str, size: int) -> np.ndarray:
+        """Uniform numbers in [0, 1) that only this client can repeat, to answer the same question alike."""
+        if not self.secret:
+            return secret_uniform(size)
+        return (keyed_uniform(derive_key(self.secret, purpose), size) >> np.uint64(11)) * 2.0**-53

@@ -12,13 +12,15 @@ from typing import Generic, Protocol, TypeVar
 from fedspan._types import Array, Arrays
 from fedspan.channel.stage import Channel
 from fedspan.core.checkpoint import Checkpoint, field_values, to_c_order
-from fedspan.core.ledger import Exchange, Ledger, Note, RoundEnd, Started
+from fedspan.core.ledger import Asked, Exchange, Ledger, Note, RoundEnd, Started
 from fedspan.core.participation import Participation
 from fedspan.core.protection import RETRIES, Protection, SecureSums
 from fedspan.core.protocol import AnyServer, Ask, Replies, Round, Server, tasks_of
 from fedspan.core.rng import SERVER, Streams
 from fedspan.core.snapshot import SessionSnapshot
 from fedspan.errors import ClientError, InputError
+from fedspan.privacy.guard import name_release
+from fedspan.privacy.keyring import RunKey
 from fedspan.privacy.plan import Plan
 
 S = TypeVar("S")
@@ -100,9 +102,10 @@ def run(
         channel: What happens to arrays on both links; None: nothing.
         participation: How many clients are asked in a round; None: all.
         retries: How often clients that did not answer are asked again, if the round cannot go on without them. With
-            `privacy` no question is repeated, because the answer that was lost may have left its client.
+            `privacy` the answer to a repeated question is the same bytes, and costs nothing.
         min_clients: Go on if at least this many clients answer; None: all must. The algorithm is told who is missing;
-            where it needs every client's answer, all must answer nevertheless.
+            where it needs every client's answer, all must answer nevertheless. With `privacy` those who answer the
+            first question must answer all others, so that all sums are over the same clients.
         secure: Secure aggregation: the server sees only sums over the clients.
         checkpoint: Where rounds are saved. A crash repeats the rounds since the last save, by default at most one.
         ledger: Where to record what happens; None: a new ledger.
@@ -120,11 +123,20 @@ def run(
     if not _is_whole(retries) or retries < 0:
         raise InputError(f"retries must be a whole number of at least 0, but is {retries!r}.")
     name = _name_run(algorithm, clients, channel, seed, secure, privacy, about or {})
-    protection = Protection(privacy, secure, min_clients, retries) if privacy or secure else None
+    secure = secure.allow_participation() if secure and participation else secure
+    key = _open_run_key(checkpoint, ledger, name) if privacy else None
+    protection = Protection(privacy, secure, min_clients, retries, rounds, key) if privacy or secure else None
     session = engine.start(algorithm, channel, seed, protection)
     ledger.add(Started(type(algorithm).__name__, algorithm.family, _plain_options(algorithm), seed, why))
     conductor = _Conductor(
-        algorithm, session, ledger, privacy, 0 if privacy else retries, min_clients, saves=checkpoint is not None
+        algorithm,
+        session,
+        ledger,
+        privacy,
+        retries,
+        min_clients,
+        saves=checkpoint is not None,
+        run=key.run if key else "",
     )
     try:
         saved: tuple[int, S, SessionSnapshot] | None = checkpoint.load(name, algorithm.State) if checkpoint else None
@@ -146,6 +158,16 @@ def run(
     finally:
         session.close()
     return Result(state, done, algorithm.done(state), ledger, _known_metrics(algorithm, state))
+
+
+def _open_run_key(checkpoint: Checkpoint | None, ledger: Ledger, name: Mapping[str, object]) -> RunKey:
+    """What names a private run and repeats its noise; a run that goes on also goes on with its ledger."""
+    folder = checkpoint.path.parent if checkpoint else None
+    key = RunKey.open(folder)
+    if folder is not None:
+        ledger.mirror(folder / "released.jsonl")
+    digest = blake2b(repr(sorted(name.items())).encode(), digest_size=4).hexdigest()
+    return replace(key, run=f"{key.run}{digest}")  # another run in the same folder has other noise
 
 
 def _is_whole(value: int) -> bool:
@@ -197,6 +219,7 @@ class _Conductor(Generic[S]):
     retries: int
     min_clients: int | None
     saves: bool  # whether the run has a checkpoint to resume from
+    run: str  # names a private run in its ledger
 
     def drive(self, generator: Round[S], cohort: tuple[str, ...], number: int) -> S:
         """Carry the generator's questions to the cohort until it returns the new state."""
@@ -213,6 +236,8 @@ class _Conductor(Generic[S]):
 
     def _answer(self, ask: Ask, cohort: tuple[str, ...], number: int, exchange: int) -> tuple[Replies, int]:
         """Ask, and ask those who are missing again until enough have answered; also the number of the next exchange."""
+        if self.privacy:
+            ask = self._keep_to_planned_set(ask)
         to = cohort if ask.to is None else ask.to
         least = self._least(ask, to)
         replies, event = self._exchange(ask, to, number, exchange)
@@ -230,6 +255,16 @@ class _Conductor(Generic[S]):
             raise ClientError(f"{self._tell_missing(replies, event, least)} {self._tell_remedy(ask, to, least)}")
         return replies, exchange
 
+    def _keep_to_planned_set(self, ask: Ask) -> Ask:
+        """The question to those who are in the first sum of this run, all of whom must answer.
+
+        Sums over different clients do not fit together: a mean of some divided by a number of others.
+        """
+        first = self.ledger.first_answered(self.run)
+        if len(first) < (self.min_clients or 1):
+            return ask
+        return replace(ask, to=first if ask.to is None else ask.to, everyone=True)
+
     def _least(self, ask: Ask, to: tuple[str, ...]) -> int:
         """How many of the clients that are asked must answer."""
         if ask.everyone or self.min_clients is None:
@@ -246,27 +281,31 @@ class _Conductor(Generic[S]):
         `like` is the sum over other clients to which theirs will be added: one that does not fit counts as missing.
         """
         plan = self.privacy
+        release = ""
         if plan:
-            plan.check(ask.task, self.ledger.count(ask.task))
+            release = f"{self.run}:{name_release(ask.task, ask.arrays)}"
+            others = self.ledger.releases_of(self.run, ask.task) - {release}
+            plan.check(ask.task, len(others))
+            spent = plan.multiplier(ask.task), plan.sampled[ask.task]
+            self.ledger.add(Asked(number, ask.task, to, release, *spent))
         try:
             replies, event = self.session.exchange(ask, to, number, exchange)
         except RefusedExchange as refused:
             if plan is None and len(refused.event.missing) < len(to):
-                self.ledger.add(refused.event)
+                self.ledger.add(refused.event)  # with a plan, what was asked counts as released
             raise InputError(str(refused)) from None
+        if plan:
+            event = replace(event, noise=plan.multiplier(ask.task), sampled=plan.sampled[ask.task], release=release)
+            releases = tasks_of(self.algorithm.client)[ask.task].releases
+            each = {client: plan.to_numbers(ask.task, releases, arrays) for client, arrays in replies.each.items()}
+            replies = replace(replies, each=each, total=plan.to_numbers(ask.task, releases, replies.total))
         why = _find_misfit(replies.total, like or {})
         if why:
             failures = {**dict.fromkeys(to, why), **replies.failures}
             replies = Replies(to, to, failures=failures)
             event = replace(event, missing=to, failures=failures)
-        if plan is None:
-            self.ledger.add(event)
-            return replies, event
-        event = replace(event, noise=plan.multiplier(ask.task), sampled=plan.sampled[ask.task])
         self.ledger.add(event)
-        releases = tasks_of(self.algorithm.client)[ask.task].releases
-        each = {client: plan.to_numbers(ask.task, releases, arrays) for client, arrays in replies.each.items()}
-        return replace(replies, each=each, total=plan.to_numbers(ask.task, releases, replies.total)), event
+        return replies, event
 
     def _tell_missing(self, replies: Replies, event: Exchange, least: int) -> str:
         if event.failures:
@@ -283,10 +322,9 @@ class _Conductor(Generic[S]):
         )
 
     def _tell_remedy(self, ask: Ask, to: tuple[str, ...], least: int) -> str:
+        again = "resume from the checkpoint" if self.saves else "run again"
         if self.privacy:
-            again = "start a new run with a privacy budget of its own (what has left is not asked for again)"
-        else:
-            again = "resume from the checkpoint" if self.saves else "run again"
+            again += " (what has left is not charged twice)" if self.saves else " with a privacy budget of its own"
         other = ""
         if ask.everyone:
             other = ", or choose a method that can go on without some clients"
@@ -314,4 +352,5 @@ def _join_replies(first: Replies, more: Replies) -> Replies:
     missing = tuple(name for name in first.missing if name in first.exhausted or name in more.missing)
     failures = {name: why for name, why in first.failures.items() if name in first.exhausted}
     exhausted = (*first.exhausted, *more.exhausted)
-    return Replies(first.asked, missing, each, total, {**failures, **more.failures}, exhausted)
+    wrapped = {k: first.wrapped[k] | v if k in first.wrapped else v for k, v in more.wrapped.items()} or first.wrapped
+    return Replies(first.asked, missing, each, total, {**failures, **more.failures}, exhausted, wrapped)

@@ -17,17 +17,25 @@ class HubSnapshot:
 
 @dataclass(frozen=True)
 class SiteSnapshot:
-    """One client: its state, its ends of the two links, and how often it has released each task under a plan."""
+    """One client: its state, its ends of the two links, and what it has released under a plan (guard.py).
+
+    `witness` is what it remembers of a verified run (`secure.witness.WitnessMemory`).
+    """
 
     state: object
     up: SenderMemory | None = None
     down: ReceiverMemory | None = None
-    released: dict[str, int] | None = None
+    released: dict[str, dict[str, str]] | None = None
+    witness: object = None
 
 
 @dataclass(frozen=True)
 class SessionSnapshot:
-    """A whole session. In a federation the sites keep what they remember themselves, so `sites` is empty."""
+    """A whole session. In a federation the sites keep what they remember themselves, so `sites` is empty.
+
+    `past` are exchanges of a verified run that sites have yet to be shown (`secure.verified_session.KeptPast`).
+    """
 
     hub: HubSnapshot
     sites: dict[str, SiteSnapshot]
+    past: object = None

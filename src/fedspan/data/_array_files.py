@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
+from zipfile import ZipFile
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +21,9 @@ from fedspan.errors import InputError
 from fedspan.numerics.operators import Matrix
 
 LIBSVM = (".svm", ".libsvm", ".svmlight")
+_FEATURES_UNASKED = 1 << 24  # of a LIBSVM file that says nothing of it: a vector of so many takes 128 MB
+_SMALL_ARCHIVE = 1 << 28  # bytes (256 MB) that an .npz file may unpack to, however small it is
+_MOST_RATIO = 100  # how many times its own size a larger one may unpack to
 
 
 class ArrayTable(NamedTuple):
@@ -75,6 +80,7 @@ def _read_matrix(source: object, preparation: Preparation) -> ArrayTable:
 
 def _read_npz(path: Path, preparation: Preparation) -> ArrayTable:
     """X (dense, or in CSR parts), ids and labels, each an array of its own. It cannot be mapped, so it is held."""
+    _check_archive(path)
     with np.load(path, allow_pickle=False) as arrays:
         for name in (preparation.id, preparation.label if preparation.label_everywhere else None):
             if name is not None and name not in arrays:
@@ -84,6 +90,7 @@ def _read_npz(path: Path, preparation: Preparation) -> ArrayTable:
         if "X_indptr" in arrays:
             parts = (arrays["X_data"], arrays["X_indices"], arrays["X_indptr"])
             X = sp.csr_array(parts, shape=tuple(arrays["X_shape"]))
+            X.check_format(full_check=True)
         elif "X" in arrays:
             X = arrays["X"]
         else:
@@ -96,14 +103,48 @@ def _read_npz(path: Path, preparation: Preparation) -> ArrayTable:
     return ArrayTable(X, ids, labels)
 
 
+def _check_archive(path: Path) -> None:
+    """Refuse an archive whose arrays would take far more memory than the file has bytes, before one is read."""
+    with ZipFile(path) as archive:
+        parts = archive.infolist()
+        for part in parts:
+            with archive.open(part) as file:
+                if _measure_array(file) > part.file_size:
+                    raise ValueError(f"the array {part.filename!r} is larger than its bytes")
+    packed, size = sum(part.compress_size for part in parts), sum(part.file_size for part in parts)
+    most = max(_SMALL_ARCHIVE, _MOST_RATIO * min(packed, path.stat().st_size))
+    if size > most:
+        raise InputError(
+            f"{path} would take {size / 1e9:.3g} GB in memory, more than {_MOST_RATIO} times the bytes of the file. If "
+            "that is right, save it with numpy.savez, which does not compress, or as a sparse matrix."
+        )
+
+
+def _measure_array(file: IO[bytes]) -> int:
+    """The bytes that the array in a file says it has."""
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+    else:
+        raise ValueError(f"its format is {version}, which is not for numbers")
+    return math.prod(shape) * dtype.itemsize
+
+
 def _read_libsvm(path: Path, preparation: Preparation) -> ArrayTable:
     """Sparse rows, and their labels if asked for. Features are numbered from 1, as the format says."""
     X, y = load_svmlight_file(str(path), zero_based=True)  # never guessed: clients must not guess differently
-    if X.shape[1] and X.getnnz(axis=0)[0]:
+    if (X.indices == 0).any():
         raise InputError(f"{path} has a feature 0, but LIBSVM files number features from 1. Add 1 to all of them.")
     last, d = X.shape[1] - 1, preparation.n_features
     if d is not None and last > d:
         raise InputError(f"{path} has a feature {last}, but n_features = {d}. Raise n_features.")
+    if d is None and last > _FEATURES_UNASKED:
+        raise InputError(
+            f"{path} has a feature {last:,}, but there may be at most {_FEATURES_UNASKED:,} unless n_features says "
+            "otherwise, because every vector of the model is as long. Is the number right? If so, set n_features."
+        )
     X = sp.csr_array((X.data, X.indices - 1, X.indptr), shape=(X.shape[0], max(last, 0) if d is None else d))
     return ArrayTable(X, labels=None if preparation.label is None else y)
 

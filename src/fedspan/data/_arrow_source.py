@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 
 from fedspan._types import Array
+from fedspan.data._arrow_bounds import measure_batches
 from fedspan.data.sources import Batch, Source, explain_file_errors, not_numeric_error, rows_per_batch, to_words
-from fedspan.errors import MissingExtraError
+from fedspan.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _TOGETHER = 100  # columns of a Parquet file that are read at once
 _SLICE = 1 << 24  # entries of a slice of a wider file: 128 MB
+_SMALL_BATCH = 1 << 28  # bytes (256 MB) that a batch of a Feather file may unpack to, however small the file is
+_MOST_UNPACKED = 100  # how many times its own size a larger one may unpack to
 
 
 @runtime_checkable
@@ -53,12 +57,18 @@ class ArrowSource(Source):
 
     def batches(self, names: Sequence[str], text: Collection[str]) -> Iterator[Batch]:
         for batch in self.record_batches(names, rows_per_batch(len(names))):
-            yield {
-                name: to_words(batch.column(name).to_pylist())
-                if name in text
-                else self._to_numbers(name, batch.column(name))
-                for name in names
-            }
+            with self.explain_errors():
+                columns = {
+                    name: to_words(batch.column(name).to_pylist())
+                    if name in text
+                    else self._to_numbers(name, batch.column(name))
+                    for name in names
+                }
+            yield columns
+
+    def explain_errors(self) -> AbstractContextManager[None]:
+        """Says in whose name values are refused that no number or word can be made of."""
+        return nullcontext()
 
     def _to_numbers(self, name: str, column: pa.Array) -> Array:
         import pyarrow as pa
@@ -89,6 +99,11 @@ class ArrowTableSource(ArrowSource):
         return iter(self.table.select(list(names)).to_batches(max_chunksize=step))
 
 
+def check_batch(batch: pa.RecordBatch) -> None:
+    """Refuse rows whose offsets, indices or letters are none. Arrow believes what a file says, and reads anywhere."""
+    batch.validate(full=True)
+
+
 def _require_pyarrow(path: Path) -> None:
     try:
         import pyarrow  # noqa: F401
@@ -117,9 +132,15 @@ class ParquetFile(ArrowSource):
         buffer = max(1 << 13, (1 << 25) // max(1, len(names)))
         with explain_file_errors(self.path), pq.ParquetFile(self.path, buffer_size=buffer, pre_buffer=False) as file:
             if len(names) <= _TOGETHER:  # one thread: otherwise pages of all columns would be held at once
-                yield from file.iter_batches(batch_size=step, columns=list(names), use_threads=False)
+                read = file.iter_batches(batch_size=step, columns=list(names), use_threads=False)
             else:
-                yield from _read_slices(file, list(names), step)
+                read = _read_slices(file, list(names), step)
+            for batch in read:
+                check_batch(batch)
+                yield batch
+
+    def explain_errors(self) -> AbstractContextManager[None]:
+        return explain_file_errors(self.path)
 
 
 def _read_slices(file: pq.ParquetFile, names: list[str], step: int) -> Iterator[pa.RecordBatch]:
@@ -139,6 +160,16 @@ def _read_slices(file: pq.ParquetFile, names: list[str], step: int) -> Iterator[
             yield from (whole.slice(start, step) for start in range(0, whole.num_rows, step))
 
 
+def _check_unpacked(path: Path) -> None:
+    """Refuse a file that says it unpacks to far more than it has bytes, before it does."""
+    size, most = measure_batches(path), max(_SMALL_BATCH, _MOST_UNPACKED * path.stat().st_size)
+    if size > most:
+        raise InputError(
+            f"A batch of {path} would take {size / 1e9:.3g} GB in memory, more than {_MOST_UNPACKED} times the bytes "
+            "of the file. If that is right, write it without compression, or as Parquet."
+        )
+
+
 class FeatherFile(ArrowSource):
     """An Arrow or Feather file: one of its record batches is in memory at a time."""
 
@@ -147,8 +178,10 @@ class FeatherFile(ArrowSource):
         from pyarrow import ipc
 
         self.path = path
-        with explain_file_errors(path), ipc.open_file(path) as file:
-            super().__init__(file.schema, None)
+        with explain_file_errors(path):
+            _check_unpacked(path)
+            with ipc.open_file(path) as file:
+                super().__init__(file.schema, None)
 
     def record_batches(self, names: Sequence[str], step: int) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -158,4 +191,8 @@ class FeatherFile(ArrowSource):
             file = ipc.open_file(opened)
             for i in range(file.num_record_batches):
                 batch = file.get_batch(i).select(list(names))
+                check_batch(batch)
                 yield from (batch.slice(start, step) for start in range(0, max(1, batch.num_rows), step))
+
+    def explain_errors(self) -> AbstractContextManager[None]:
+        return explain_file_errors(self.path)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 GAPS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")  # cells of a numeric column that mean: missing
 _CSV_BLOCK = 1 << 22  # bytes that pyarrow parses at a time
+_LONGEST_LINE = 1 << 26  # characters: room for more than a million columns
 
 
 class CsvFile(Source):
@@ -32,14 +33,19 @@ class CsvFile(Source):
         self.path = path
         self.rows, self.units = None, {}
         with explain_file_errors(path), _open_text(path) as file:
-            first = file.readline()
+            first = file.readline(_LONGEST_LINE)
+            if len(first) == _LONGEST_LINE:
+                raise InputError(
+                    f"{path} must begin with a line of column names, but its first line has {_LONGEST_LINE:,} "
+                    "characters or more. Is it a CSV file?"
+                )
             if "\0" in first:
                 raise InputError(
                     f"{path} must be UTF-8 text, but it contains zero bytes as UTF-16 does. Save it as UTF-8."
                 )
             self.separator = next((mark for mark in ",;\t" if mark in first), ",")
             file.seek(0)
-            names = next(csv.reader(file, delimiter=self.separator), [])
+            names = next(csv.reader(_read_bounded_lines(file), delimiter=self.separator), [])
             _check_utf_8(names)
         self.names = tuple(name.strip() for name in names)
         if not any(self.names):
@@ -97,7 +103,7 @@ class CsvFile(Source):
         """The rows after the first `done`, without pyarrow."""
         at = {name: self.names.index(name) for name in names}
         with explain_file_errors(self.path), _open_text(self.path) as file:
-            rows = (row for row in csv.reader(file, delimiter=self.separator) if row)
+            rows = (row for row in csv.reader(_read_bounded_lines(file), delimiter=self.separator) if row)
             for _ in islice(rows, 1 + done):  # the line of names, and what was read before
                 pass
             while chunk := list(islice(rows, rows_per_batch(len(names)))):
@@ -129,6 +135,14 @@ class CsvFile(Source):
 def _open_text(path: Path) -> TextIO:
     """The file as text. Bytes that are not UTF-8 are kept, so that they matter only in the columns that are read."""
     return path.open(newline="", encoding="utf-8-sig", errors="surrogateescape")
+
+
+def _read_bounded_lines(file: TextIO) -> Iterator[str]:
+    """The lines of a file, none of them longer than any table's: what has no line ends may be larger than memory."""
+    while line := file.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE:
+            raise ValueError(f"a line has {_LONGEST_LINE:,} characters or more")
+        yield line
 
 
 def _check_utf_8(cells: Sequence[str]) -> None:

@@ -143,6 +143,8 @@ class SqliteSource(Source):
     def _execute(self, names: Sequence[str] | None = None) -> Iterator[sqlite3.Cursor]:
         try:
             with closing(sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True)) as connection:
+                connection.execute("PRAGMA trusted_schema = OFF")  # views in the file may call no risky functions
+                connection.execute("PRAGMA cell_size_check = ON")
                 yield connection.execute(self.query.select(names))
         except sqlite3.Error as error:
             raise InputError(f"Cannot read from {self.path}: {error}. Check the table or the query.") from None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedspan._types import Array
+from fedspan.data.sources import to_word
 from fedspan.errors import InputError
 
 
@@ -46,6 +47,16 @@ def to_labels(column: Array) -> Array:
     if values.dtype.kind == "f" and np.isfinite(values).all() and (values == np.rint(values)).all():
         values = values.astype(np.int64)
     return values
+
+
+def to_class(label: object) -> str:
+    """The word of a class, the same for 1, 1.0 and the text "1.0"; no word for a missing label."""
+    word = to_word(label) or ""
+    try:
+        number = float(word) if "_" not in word else np.nan
+    except ValueError:
+        return word
+    return str(int(number)) if number.is_integer() else word
 
 
 def find_first_difference(columns: Mapping[str, Array]) -> str | None:

@@ -19,8 +19,8 @@ Label = str | int | float
 class RemoteTable:
     """What an estimator is given for a client in a federation.
 
-    `told` is what the site is told when its client is made, besides the algorithm: the classes to learn, for example. A
-    site that does not say how many rows it has counts as one without rows; the algorithms ask for sums themselves.
+    `told` is what the site is told when its client is made, besides the algorithm: the classes to learn, for example.
+    `rows` is a figure that the site's owner wrote down, or 0; how many there are is found by the algorithms' own sums.
     """
 
     n_features: int
@@ -29,6 +29,9 @@ class RemoteTable:
     labels: Mapping[Label, int | None] | None = None  # the classes, with the rows of each if the site tells it
     told: Mapping[str, object] = field(default_factory=dict)
     units: tuple[tuple[str, str], ...] = ()
+    columns: tuple[str, ...] | None = None  # as they are in the table, where the site tells it
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the words of columns
+    ids: bool = False  # whether its rows have ids
     preparation: Preparation | None = None  # how its columns are made, if they are
 
     @property

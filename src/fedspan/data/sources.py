@@ -14,11 +14,13 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedspan._foreign import printable
 from fedspan._types import Array
-from fedspan.errors import InputError
+from fedspan.errors import FedspanError, InputError
 
 Batch = Mapping[str, Array]  # some rows, by column: numbers as float64 (NaN: missing), words as objects (None: missing)
 ENTRIES = 1 << 21  # of a batch: 16 MB
+_LONGEST_REASON = 300  # characters of what a library says is wrong with a file: some repeat all of it
 
 
 class Source(ABC):
@@ -67,10 +69,11 @@ def to_numbers(values: ArrayLike, name: str) -> Array:
 
 def to_words(values: Iterable[object]) -> Array:
     """The words of a column of any type, None where nothing is given: 1 and 1.0 are the same word, and so is ' 1'."""
-    return np.array([_to_word(value) for value in values], dtype=object)
+    return np.array([to_word(value) for value in values], dtype=object)
 
 
-def _to_word(value: object) -> str | None:
+def to_word(value: object) -> str | None:
+    """The word in a cell, None if it is empty."""
     if value is None or value != value:  # NaN
         return None
     if isinstance(value, float | np.floating) and value.is_integer():
@@ -80,11 +83,16 @@ def _to_word(value: object) -> str | None:
 
 @contextmanager
 def explain_file_errors(path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong with a file into one sentence."""
+    """Turn whatever goes wrong with a file into one sentence.
+
+    Readers meet bytes that somebody may have made to break them, and the libraries raise all kinds of errors then.
+    """
     try:
         yield
-    except InputError:
+    except FedspanError:
         raise
+    except MemoryError as error:
+        raise InputError(f"{path} says that it holds more than this machine has memory for. Is it damaged?") from error
     except PermissionError:
         raise InputError(f"{path} may not be read by this user. Ask for permission to read it.") from None
     except UnicodeError:
@@ -92,11 +100,13 @@ def explain_file_errors(path: Path) -> Iterator[None]:
             is_utf_16 = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
         likely = "UTF-16" if is_utf_16 else "Latin-1 or another old encoding"
         raise InputError(f"{path} must be UTF-8 text, but it seems to be {likely}. Save it as UTF-8.") from None
-    except (OSError, ValueError, EOFError, BadZipFile, csv.Error) as error:  # pyarrow's errors are among these
-        first_line = str(error).strip().split("\n")[0].rstrip(".")
+    except Exception as error:
+        expected = isinstance(error, OSError | ValueError | EOFError | BadZipFile | csv.Error)  # pyarrow's among these
+        first_line = printable(str(error).strip().split("\n")[0][:_LONGEST_REASON].rstrip("."))
+        reason = first_line if expected and first_line else f"{type(error).__name__} {first_line}".rstrip()
         raise InputError(
-            f"Cannot read {path}: {first_line}. Is the file complete, and of the kind that its name says?"
-        ) from None
+            f"Cannot read {path}: {reason}. Is the file complete, and of the kind that its name says?"
+        ) from (None if expected else error)
 
 
 @runtime_checkable

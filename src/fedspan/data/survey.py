@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
 
-from fedspan._types import Array
-from fedspan.algorithms.agree_columns import Agreement, Columns, feature_names
+from fedspan._types import Array, Matrix
+from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, Found, feature_names
 from fedspan.data.preparation import Layout, Preparation, add_words
 from fedspan.data.tables import find_source, is_libsvm, open_table
 from fedspan.errors import InputError
@@ -44,14 +43,14 @@ class TableSurvey:
             seen = {name: add_words(name, seen[name], batch[name]) for name in columns}
         return {name: sorted(words) for name, words in seen.items()}
 
-    def sums(self, vocabulary: Mapping[str, list[str]]) -> tuple[Array, Array]:
+    def sums(self) -> tuple[Array, Array]:
         """The sum of the present values of every feature, and how many there are, in one pass."""
         if self.source is None:
-            is_dense = isinstance(self.X, np.ndarray)
-            X = np.asarray(self.X, dtype=np.float64) if is_dense else sp.csr_array(self.X).toarray()
+            if not isinstance(self.X, np.ndarray):
+                return _sum_sparse(sp.csr_array(self.X))
+            X = np.asarray(self.X, dtype=np.float64)
             return np.nansum(X, axis=0), np.sum(~np.isnan(X), axis=0).astype(np.float64)
-        words = {name: tuple(vocabulary[name]) for name in self.draft.categories}
-        layout = Layout(self.source.names, replace(self.draft, categories=words, missing="refuse", fill={}))
+        layout = Layout(self.source.names, replace(self.draft, missing="refuse", fill={}))
         total, count = np.zeros(len(layout.names)), np.zeros(len(layout.names))
         for batch in self.source.batches([*layout.features, *layout.apart], layout.text):
             X, _ = layout.to_matrix(batch)
@@ -60,12 +59,22 @@ class TableSurvey:
         return total, count
 
 
-def complete_preparation(draft: Preparation, answer: Agreement) -> Preparation:
-    """The preparation with which every client opens its table, once the federation has agreed."""
-    words = {name: tuple(answer.vocabulary[name]) for name in draft.categories}
-    n_features = answer.features if draft.n_features is None else draft.n_features
-    done = replace(draft, categories=words, n_features=n_features)
-    if not draft.needs_means:
-        return done
-    names = feature_names(Columns(answer.features, answer.names), answer.vocabulary)
-    return replace(done, fill={name: float(mean) for name, mean in zip(names, answer.means, strict=True)})
+def _sum_sparse(X: Matrix) -> tuple[Array, Array]:
+    """The same of a sparse matrix, which stays sparse; what is not stored is zero, and present."""
+    n, d = X.shape
+    missing = np.isnan(X.data)
+    total = np.bincount(X.indices, weights=np.where(missing, 0.0, X.data), minlength=d)
+    return total, n - np.bincount(X.indices[missing], minlength=d).astype(np.float64)
+
+
+def settle_words(draft: Preparation, found: Found) -> Preparation:
+    """The preparation with the categories and the number of features that the clients were found to have."""
+    words = {name: tuple(found.vocabulary.get(name, given)) for name, given in draft.categories.items()}
+    n_features = found.features if draft.n_features is None else draft.n_features
+    return replace(draft, categories=words, n_features=n_features)
+
+
+def fill_gaps(draft: Preparation, agreed_on: AgreeOnColumns, means: Array) -> Preparation:
+    """The preparation with the means that fill the gaps of every feature."""
+    names = feature_names(Columns(agreed_on.features, agreed_on.columns), dict(agreed_on.vocabulary))
+    return replace(draft, fill={name: float(mean) for name, mean in zip(names, means, strict=True)})

@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import logging
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
+from fedspan._files import write_whole
+from fedspan._foreign import parse_json, printable
 from fedspan.deployment.flare_job import TOPIC, write_job
 from fedspan.deployment.kit import check_certificates, role
 from fedspan.deployment.server_job import Outcome, RunRequest, read_outcome
@@ -127,7 +128,8 @@ def watch(session: AdminSession, job: str) -> Iterator[dict[str, object]]:
         rows: list[dict[str, object]] = []
         try:
             with _silence():
-                rows = json.loads(session.do_app_command(job, TOPIC, {"from": seen})["rows"])
+                said = session.do_app_command(job, TOPIC, {"from": seen})["rows"]
+            rows = _parse_rows(said)
             heard, quiet = True, 0.0
         except library.JobNotRunning:
             quiet += _POLL
@@ -146,6 +148,17 @@ def watch(session: AdminSession, job: str) -> Iterator[dict[str, object]]:
         time.sleep(_POLL)
 
 
+def _parse_rows(text: str) -> list[dict[str, object]]:
+    """The lines of a ledger that the server sent."""
+    try:
+        rows = parse_json(text, constants=True)
+    except (ValueError, TypeError):
+        rows = None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ClientError("The server must send lines of its ledger, but sent something else. Is its version the same?")
+    return rows
+
+
 def fetch(session: AdminSession, job: str, run: str, into: Path) -> Outcome:
     """Bring ledger and model of a run into a folder; how it ended is returned."""
     with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +171,7 @@ def fetch(session: AdminSession, job: str, run: str, into: Path) -> Outcome:
             )
         for name in ("ledger.jsonl", "model.safetensors"):
             if (found / name).is_file():
-                shutil.copyfile(found / name, into / name)
+                write_whole(into / name, (found / name).read_bytes())
         return read_outcome(found)
 
 
@@ -166,7 +179,7 @@ def check_settled(outcome: Outcome) -> None:
     """Raise what a run ended with, if it was not its model."""
     if not outcome["done"]:
         kind = InputError if outcome.get("input") else FedspanError
-        raise kind(str(outcome.get("error")))
+        raise kind(printable(str(outcome.get("error"))))
 
 
 @contextmanager

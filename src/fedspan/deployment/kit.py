@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedspan._files import write_whole
+from fedspan._files import close_tree, write_whole
 from fedspan.deployment.policy import ALGORITHM_NAMES, FILE, Policy
+from fedspan.deployment.site_budget import place_budget
 from fedspan.errors import InputError, MissingExtraError
 from fedspan.privacy.budget import Budget
 
@@ -158,21 +159,39 @@ def _replace_path(tree: Any, key: str, ends: str, value: str) -> None:
             _replace_path(node, key, ends, value)
 
 
-def init_site(kit: Path, tables: Mapping[str, Mapping[str, Any]], *, replace: bool, **rules: Any) -> Policy:
-    """Write the site's configuration, checked, and tighten its kit. What is there is replaced only if asked."""
+def check_may_init(kit: Path, *, replace: bool) -> Path:
+    """The place of a site's file, if it may be written now."""
     if role(kit) != "site":
         raise InputError(f"{kit} is a {role(kit)}'s kit, not a site's.")
     path = kit / "local" / FILE
     if path.exists() and not replace:
         raise InputError(f"{path} already exists; edit it, or replace it with --replace.")
+    return path
+
+
+def init_site(kit: Path, tables: Mapping[str, Mapping[str, Any]], *, replace: bool, **rules: Any) -> Policy:
+    """Write the site's configuration, checked, and tighten its kit. What is there is replaced only if asked."""
+    path = check_may_init(kit, replace=replace)
     text = policy_file(tables, **rules)
     policy = Policy.parse(tomllib.loads(text), kit, path)
     if policy.epsilon is not None and policy.delta is not None:
-        policy.budget.parent.mkdir(parents=True, exist_ok=True)
-        Budget.grant(policy.budget, policy.epsilon, policy.delta)
+        own = policy.budget if policy.budget.exists() else place_budget(table.path for table in policy.tables.values())
+        Budget.grant(own, policy.epsilon, policy.delta)
+        text = policy_file(tables, **rules, budget=str(own))
+        policy = Policy.parse(tomllib.loads(text), kit, path)
     tighten(kit)
     write_whole(path, text)
+    close_tree(kit)  # it came over a network, or was unpacked under another umask
     return policy
+
+
+def to_toml_value(value: object) -> str:
+    """A word, a number, a truth value, or a list or table of them, in TOML."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{to_toml_value(key)} = {to_toml_value(own)}" for key, own in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(to_toml_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def policy_file(
@@ -181,28 +200,35 @@ def policy_file(
     algorithms: Sequence[str] = ALGORITHM_NAMES,
     secure: bool = True,
     others: int = 2,
+    verified: bool = False,
+    sites: Sequence[str] | None = None,
     row_norm: float | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
     rows: bool = True,
     names: bool = True,
+    budget: str | None = None,
 ) -> str:
     """A commented file: what jobs may use here, and what they must bring."""
-    say = json.dumps
+    say = to_toml_value
     lines = ["# What fedspan jobs may do at this site. The site owns this file; no job can change it.", ""]
     for name, table in tables.items():
         lines += [f"[tables.{say(name)}]", *(f"{key} = {say(value)}" for key, value in table.items()), ""]
     lines += [
         "[allow]",
         f"algorithms = {say(list(algorithms))}",
-        f"rows = {say(rows)}    # say how many rows there are",
+        f"rows = {say(rows)}    # tell the figure in `rows` of a table",
         f"names = {say(names)}   # say what the columns are called; a digest of them is always compared",
         "",
         "[require]",
         f"secure = {say(secure)}  # secure sums only: the server sees no site's own numbers",
         f"others = {others}       # at least this many other sites in every secure sum",
+        f"verified = {say(verified)}  # only runs in which this site checks what the server asks and shows",
     ]
+    lines.append("# sites = […]  # of verified runs, all of them" if sites is None else f"sites = {say(list(sites))}")
     for key, value in (("row_norm", row_norm), ("epsilon", epsilon), ("delta", delta)):
         meaning = {"row_norm": "rows are shortened to it", "epsilon": "over all runs", "delta": "over all runs"}[key]
         lines.append(f"# {key} = …  # {meaning}" if value is None else f"{key} = {float(value)!r}  # {meaning}")
+    if budget is not None:
+        lines.append(f"budget = {say(budget)}  # what was spent; it stays if this kit is replaced")
     return "\n".join(lines) + "\n"

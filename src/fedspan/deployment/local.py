@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from fedspan._files import write_whole
+from fedspan._files import close_tree, make_private_folder, open_private, write_whole
 from fedspan.deployment.flare_admin import connect, list_sites
 from fedspan.deployment.kit import project_file, role, tighten, update_class_list
 from fedspan.errors import ClientError, InputError, MissingExtraError
@@ -28,16 +28,26 @@ _READY = 120.0  # seconds
 
 
 def provision(project: Path, into: Path) -> Path:
-    """Make the kits of a project file by `nvflare provision`, which makes the keys; returns their folder."""
+    """Make the kits of a project file by `nvflare provision`, which makes the keys; returns their folder.
+
+    All that is made is closed to other users from the start: the kits, and the root key beside them.
+    """
     tool = Path(sys.executable).with_name("nvflare")
     if not tool.exists():
         raise MissingExtraError("Making the kits of a federation", "flare")
     command = [str(tool), "provision", "-p", str(project), "-w", str(into)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    make_private_folder(into)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, umask=0o077)  # noqa: S603
     kits = sorted(into.glob("*/prod_*"))
     if done.returncode or not kits:
         raise InputError(f"nvflare does not accept the project file {project}: {(done.stdout + done.stderr)[-400:]}")
+    close_tree(kits[-1].parent)  # what an earlier version left open, and what FLARE opens itself
     return kits[-1]
+
+
+def find_root_key(kits: Path) -> Path:
+    """The file with the key that signs all certificates of a federation, beside the kits that were made with it."""
+    return kits.parent / "state" / "cert.json"
 
 
 def find_free_ports() -> int:
@@ -69,7 +79,7 @@ def start_kit(kit: Path, log: Path | None = None, **environment: str) -> subproc
     update_class_list(kit)
     return subprocess.Popen(  # noqa: S603
         [str(kit / "startup" / "sub_start.sh"), "--once"],
-        stdout=subprocess.DEVNULL if log is None else log.open("ab"),
+        stdout=subprocess.DEVNULL if log is None else open(log, "ab", opener=open_private),
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         cwd=kit,
@@ -124,7 +134,7 @@ class LocalFederation:
         self.folder, self.sites = folder, list(sites)
         self.port = port or find_free_ports()
         self.environment = environment
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         project = folder / "project.yml"
         text = project_file("localhost", self.sites, RESEARCHER, port=self.port, name="local", days=30)
         write_whole(project, text)

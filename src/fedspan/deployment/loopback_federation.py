@@ -15,9 +15,11 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedspan.deployment.kit_identity import KitIdentity
 from fedspan.deployment.server_job import Outcome, RunRequest, ServerJob, read_outcome
 from fedspan.deployment.site_service import SiteService
 from fedspan.engines.loopback import Loopback, Tamper
+from fedspan.secure.identity import make_identities
 
 
 class LoopbackFederation:
@@ -42,7 +44,10 @@ class LoopbackFederation:
         Sites live as long as the job. A request that was carried out before goes on from its last checkpoint.
         """
         sent = RunRequest.from_json(json.loads(json.dumps(request.to_json())))
-        services = {name: SiteService(name, kit) for name, kit in self.sites.items()}
+        identities = make_identities(self.sites)  # for folders without a FLARE kit's keys
+        services = {
+            name: SiteService(name, kit, KitIdentity.find(kit) or identities[name]) for name, kit in self.sites.items()
+        }
         job = ServerJob(Loopback(services, self.tamper), list(services), self.folder / "runs")
         job.carry_out(sent, self.place(request))
         return read_outcome(self.place(request))

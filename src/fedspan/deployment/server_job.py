@@ -14,14 +14,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from fedspan._files import write_whole
+from fedspan._files import make_private_folder, write_whole
+from fedspan._foreign import parse_json, printable
 from fedspan._version import __version__
+from fedspan.algorithms.agree_columns import AgreeOnColumns
 from fedspan.channel.recipe import channel_from
 from fedspan.core.checkpoint import Checkpoint, build, save_tree
 from fedspan.core.ledger import Ledger, Note
 from fedspan.core.participation import Participation
 from fedspan.core.protection import RETRIES
 from fedspan.core.run import run
+from fedspan.data.preparation import Preparation
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.deployment.later_checkpoint import LaterCheckpoint
 from fedspan.engines.handshake import handshake
@@ -31,7 +34,7 @@ from fedspan.engines.start import TableRequest, algorithm_from, check_run_name, 
 from fedspan.engines.transport import Transport
 from fedspan.errors import CheckpointError, ClientError, InputError, ProtocolError
 from fedspan.estimators.catalogue import ESTIMATORS
-from fedspan.estimators.prepare import agree
+from fedspan.estimators.prepare import agree_on_means
 from fedspan.privacy.request import RowDP
 from fedspan.secure.masking import Secure
 
@@ -46,10 +49,15 @@ FEDERATED_ESTIMATORS = ("FederatedPCA", "FederatedSVD", "PersonalizedPCA", *LABE
 
 
 class SecureRequest(TypedDict, total=False):
-    """Whether sums are to be secure, and over how many sites at least."""
+    """Whether sums are to be secure, over how many sites at least, whether the sites verify them, and in which groups.
+
+    `verified` None: where the algorithm allows it.
+    """
 
     enabled: bool
     threshold: int | None
+    verified: bool | None
+    groups: list[list[str]] | int | None
 
 
 class Outcome(TypedDict):
@@ -106,14 +114,32 @@ class RunRequest:
     def choose_secure(self, sites: int) -> Secure | None:
         """The secure sums that are requested, or that are the default with this many sites."""
         if self.secure is None:
-            return Secure() if self.sums and sites >= 3 else None
+            return Secure(verified="auto") if self.sums and sites >= 3 else None
         requested = build(SecureRequest, self.secure)
-        return Secure(requested.get("threshold")) if requested.get("enabled") else None
+        if not requested.get("enabled"):
+            return None
+        verified = requested.get("verified")
+        return Secure(requested.get("threshold"), "auto" if verified is None else verified, requested.get("groups"))
+
+
+def _compare_ids(tables: Mapping[str, RemoteTable], ledger: Ledger) -> None:
+    """Views need the same rows: by their ids, which all sites have or none."""
+    bare = [site for site, table in tables.items() if not table.ids]
+    if len(bare) == len(tables):
+        ledger.add(Note("The sites' tables have no ids, so rows were matched by their order only."))
+    elif bare:
+        raise InputError(
+            f"Either every site has ids or none does, but site {bare[0]!r} has none. Ask its owner to write id = … in "
+            "its fedspan.toml."
+        )
 
 
 def read_outcome(folder: Path) -> Outcome:
     """How the run ended whose results are in that folder."""
-    return build(Outcome, json.loads((folder / "outcome.json").read_text(encoding="utf-8")))
+    try:
+        return build(Outcome, parse_json((folder / "outcome.json").read_bytes()))
+    except (OSError, ValueError) as error:
+        raise ClientError(f"The server does not say how the run ended: {printable(str(error))}") from None
 
 
 @contextmanager
@@ -138,8 +164,8 @@ class ServerJob:
     def carry_out(self, request: RunRequest, results: Path) -> None:
         """Run it, from its checkpoint if it has one; leave model, ledger and outcome in `results`."""
         place = self.folder / request.run
-        place.mkdir(parents=True, exist_ok=True)
-        results.mkdir(parents=True, exist_ok=True)
+        make_private_folder(place)
+        make_private_folder(results)
         with _lock(place):
             outcome = self._carry_out(request, place)
             write_whole(results / "outcome.json", json.dumps(outcome))
@@ -190,23 +216,10 @@ class ServerJob:
     def _describe(
         self, request: RunRequest, engine: RemoteEngine, ledger: Ledger, secure: Secure | None
     ) -> dict[str, RemoteTable]:
-        """Let the sites agree on columns where that is open, and say what they have."""
+        """Ask the sites what their files say of their tables; then for means, if they are to fill gaps."""
         name, views = str(request.estimator), request.estimator in VIEW_ESTIMATORS
         preparation = preparation_from(request.table.get("preparation"))
         engine.where = {**request.table, "alone": views}
-        if not views:  # what views have is their own
-            names = {site: site for site in self.sites}
-            private = bool(request.privacy)
-            preparation = agree(
-                names,
-                preparation,
-                private=private,
-                secure=secure,
-                engine=engine,
-                ledger=ledger,
-                retries=request.retries,
-            )
-            engine.where = {**engine.where, "preparation": asdict(preparation)}
         tables = handshake(
             self.transport,
             self.sites,
@@ -214,15 +227,39 @@ class ServerJob:
             timeout=request.timeout,
             same_columns=not views,
         )
-        sizes = ", ".join(f"{site} {table.rows} rows" for site, table in tables.items())
-        ledger.add(Note(f"handshake: {next(iter(tables.values())).n_features} features; {sizes}"))
-        silent = [site for site, table in tables.items() if not table.rows]
-        if request.privacy and silent:
-            raise InputError(
-                f"Privacy needs the number of rows of every site, but site {silent[0]!r} does not tell it. Ask its "
-                "owner to write rows = true in [allow] of its fedspan.toml."
-            )
+        first = next(iter(tables.values()))
+        ledger.add(Note(f"handshake: {first.n_features} features"))
+        if views:
+            _compare_ids(tables, ledger)
+        else:
+            told = next((table for table in tables.values() if table.columns is not None), first)
+            preparation = replace(preparation, categories=dict(told.categories))
+            if not preparation.trivial:  # so that the model can prepare new rows in the same way
+                preparation = replace(preparation, columns=preparation.columns or told.columns)
+            if preparation.needs_means:
+                preparation = self._agree_on_means(request, engine, ledger, secure, told, preparation)
+            engine.where = {**engine.where, "preparation": asdict(preparation)}
         return {site: replace(table, preparation=preparation) for site, table in tables.items()}
+
+    def _agree_on_means(
+        self,
+        request: RunRequest,
+        engine: RemoteEngine,
+        ledger: Ledger,
+        secure: Secure | None,
+        table: RemoteTable,
+        preparation: Preparation,
+    ) -> Preparation:
+        """The preparation with the means over all sites: one sum."""
+        if request.privacy:
+            raise InputError(
+                "The sites cannot agree on means in a run with privacy, because that would tell about single rows; "
+                "give data.fill."
+            )
+        columns = table.columns
+        features = table.n_features if columns is None else len(columns)
+        algorithm = AgreeOnColumns(features, columns, tuple(preparation.categories.items()))
+        return agree_on_means(algorithm, preparation, engine, ledger, secure=secure, retries=request.retries)
 
     def _run(
         self, request: RunRequest, engine: RemoteEngine, ledger: Ledger, checkpoint: Checkpoint, place: Path

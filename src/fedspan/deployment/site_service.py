@@ -1,6 +1,7 @@
 """The site's end of a federation, whatever carries the messages: it says what it has, opens a run, answers questions.
 
-Nothing that goes wrong here leaves as a traceback: the server is told one sentence, and the site's log has it too.
+What it has is what its own file says. If it refuses, it gives the reason only where that depends on the job and on this
+file alone; everything else leaves as a code, and the reason is in the site's log.
 """
 
 from __future__ import annotations
@@ -8,118 +9,205 @@ from __future__ import annotations
 import json
 import logging
 import platform
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from hashlib import blake2b
-from importlib import import_module
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
-import numpy as np
-
-from fedspan._types import Array
+from fedspan._files import make_private_folder
+from fedspan._foreign import PrintableLog, parse_json
 from fedspan._version import __version__
-from fedspan.algorithms.gcca.deep import DeepView
-from fedspan.algorithms.gcca.entities import Entities
 from fedspan.channel import wire
 from fedspan.core.checkpoint import build, load_tree, save_tree
 from fedspan.core.protocol import AnyClient
 from fedspan.core.snapshot import SiteSnapshot
-from fedspan.data.survey import TableSurvey
-from fedspan.data.tables import Table, open_table
+from fedspan.deployment.kit_identity import KitIdentity
 from fedspan.deployment.policy import Policy, SiteTable
+from fedspan.deployment.site_rules.rosters import Rosters
+from fedspan.deployment.site_rules.shutter import MOST, Shutter
+from fedspan.deployment.site_rules.verified_rules import AskedOnDisk, check_same_opening
+from fedspan.deployment.site_tables.site_data import open_client_data
 from fedspan.engines.handshake import Description, DescriptionRequest
+from fedspan.engines.questions import QuestionCheck
 from fedspan.engines.site import Site, explain
-from fedspan.engines.start import StartMessage, TableRequest, preparation_from
-from fedspan.engines.transport import Refusal
-from fedspan.errors import CheckpointError, InputError, ProtocolError
-from fedspan.estimators.prepare import settle_each
+from fedspan.engines.start import StartMessage
+from fedspan.engines.transport import Refusal, refuse_without_reason
+from fedspan.errors import CheckpointError, FedspanError, InputError, PolicyRefusal, ProtocolError
 from fedspan.privacy.budget import Budget
-from fedspan.privacy.guard import Guard
+from fedspan.privacy.guard import Guard, NoiseSource
+from fedspan.privacy.keyring import read_key
+from fedspan.secure.identity import Identity
 from fedspan.secure.masking import Party
+from fedspan.secure.opening import RunOpening
+from fedspan.secure.witness import Witness
 
 _LOG = logging.getLogger("fedspan.site")
+_LOG.addFilter(PrintableLog())
 T = TypeVar("T")
 
 
 class SiteService:
     """One site in one job. `kit` is its folder: `local/fedspan.toml` says what it allows, `fedspan/runs` remembers."""
 
-    def __init__(self, name: str, kit: Path) -> None:
-        self.name, self.kit = name, kit
+    def __init__(self, name: str, kit: Path, identity: Identity | None = None) -> None:
+        self.name, self.kit, self.shutter = name, kit, Shutter(kit)
+        self.identity = identity or KitIdentity.find(kit)  # with which it signs the keys of verified runs
         self.lock = Lock()  # a late question may meet the next one
         self.open_run: _Run | None = None
+        self.closed_by: str | None = None  # the refusal that closed the last run
 
     def describe(self, asked: str) -> str:
-        """What this site has, as far as it says: the schema of a table by digest, sizes, versions."""
-        return self._answer(lambda: json.dumps(self._describe(_read_request(asked))))
+        """What this site's file says of a table; the data is not looked at."""
+        return self._answer(lambda: json.dumps(self._describe(asked)))
 
     def open(self, start: str) -> str:
         """Begin a run, or a further part of one, or go on with it."""
-        return self._answer(lambda: self._open(StartMessage.from_json(start)))
+        return self._answer(lambda: self._open(start))
 
     def exchange(self, blob: bytes, kept: int) -> bytes | str:
         """The reply to a question. `kept` is the last round that the server can go back to."""
         return self._answer(lambda: self._exchange(blob, kept))
 
     def _answer(self, work: Callable[[], T]) -> T | str:
-        """What the work gives, or a refusal in JSON."""
-        try:
-            with self.lock:
+        """What the work gives, or a refusal in JSON.
+
+        The words of a `PolicyRefusal` leave, because they were found without the data. Of everything else only a code
+        leaves: the run is closed, and the refusal counts, for it may depend on values.
+        """
+        with self.lock:
+            try:
                 return work()
-        except Exception as error:
-            _LOG.warning("refused or failed: %s", explain(error), exc_info=not isinstance(error, InputError))
-            refusal: Refusal = {"error": explain(error), "input": isinstance(error, InputError)}
-            return json.dumps(refusal)
+            except PolicyRefusal as error:
+                _LOG.warning("refused: %s%s", error, f" ({error.__cause__})" if error.__cause__ else "")
+                told: Refusal = {"error": str(error), "input": not error.passing}
+                return json.dumps(told)
+            except Exception as error:
+                code, refusal = refuse_without_reason()
+                _LOG.warning("refused [%s]: %s", code, explain(error), exc_info=not isinstance(error, InputError))
+                return self._close_run(json.dumps(refusal))
 
-    def _describe(self, asked: DescriptionRequest) -> Description:
-        policy = Policy.read(self.kit)
-        if asked["fedspan"] != __version__:
-            raise InputError(
-                f"The server has fedspan {asked['fedspan']}, but this site has {__version__}. Install the same version."
-            )
-        table = open_site_table(policy.find_table(asked["table"]), asked["table"], in_batches=True)
-        names = list(table.names) if table.names is not None else None
-        description: Description = {
-            "versions": find_versions(),
-            "secure": policy.secure,
-            "others": policy.others,
-            "n_features": int(table.X.shape[1]),
-            "digest": digest_schema(names, int(table.X.shape[1]), dict(table.units)),
-            "units": dict(table.units) if policy.names else {},
-            "names": names if policy.names else None,
-            "rows": int(table.X.shape[0]) if policy.rows else 0,
-        }
-        if asked.get("labels") and table.labels is not None:
-            values, counts = np.unique(table.labels, return_counts=True)
-            description["labels"] = values.tolist()
-            if policy.rows and not policy.secure and policy.epsilon is None:  # else they are this site's own numbers
-                description["counts"] = counts.tolist()
-        return description
+    def _close_run(self, refusal: str) -> str:
+        """Count a refusal; whatever else the run asks is answered by the same one."""
+        if self.open_run is not None:
+            self._count(self.open_run.table)
+            self._forget_run(refusal)
+        return refusal
 
-    def _open(self, start: StartMessage) -> str:
-        policy = Policy.read(self.kit)
+    def _forget_run(self, refusal: str | None = None) -> None:
+        """The run is over here, at least for now: what it has not sent of its noise is free again."""
+        if self.open_run is not None and self.open_run.site.guard:
+            self.open_run.site.guard.settle()
+        self.open_run, self.closed_by = None, refusal
+
+    def _count(self, table: str) -> None:
+        count = self.shutter.count(table)
+        if count < MOST:
+            state = f"after {MOST} within a day the table is shut"
+        else:
+            state = f"the table is shut now; open it with: fedspan site reopen {self.kit} {table}"
+        _LOG.warning(
+            "that was number %d for table %r; %s. What is wrong with the data: fedspan site check %s",
+            count,
+            table,
+            state,
+            self.kit,
+        )
+
+    def _read_policy(self) -> Policy:
+        try:
+            return Policy.read(self.kit)
+        except InputError as error:  # its words name paths
+            raise PolicyRefusal("This site's own file is not valid; its log says why.") from error
+
+    def _describe(self, text: str) -> Description:
+        policy = self._read_policy()
+        with tell_in_full():
+            asked = _read_request(text)
+            if asked["fedspan"] != __version__:
+                raise PolicyRefusal(
+                    f"The server has fedspan {asked['fedspan']}, but this site has {__version__}. Install the same "
+                    "version."
+                )
+            return policy.describe(asked["table"], labels=bool(asked.get("labels")), versions=find_versions())
+
+    def _open(self, text: str) -> str:
+        self._forget_run()
+        policy = self._read_policy()
+        with tell_in_full():
+            start = StartMessage.from_json(text)
+            table = policy.find_table(start.table)
+            name = start.table.get("name") or "default"
+            self.shutter.check_open(name)
         memory = _Memory(self.kit / "fedspan" / "runs" / start.run / str(start.part))
         saved = None if start.after is None else memory.recall(start.after)
-        budget = policy.check(start, self.name, saved.released if saved else None)
-        table = policy.find_table(start.table)
-        self.open_run = _Run(self.name, start, lambda: open_client_data(table, start), budget, memory, saved)
+        with tell_in_full():
+            budget = policy.check(start, self.name)
+            remember_groups = self._fix_groups(start, table)
+            witness = self._open_witness(start, memory.folder) if start.verified else None
+            guard = make_guard(start, policy, budget)  # last: nothing is reserved for a run that is refused
+        opening = _Opening(self.name, name, start, policy, lambda: open_client_data(table, start))
+        self.open_run = _Run(opening, guard, memory, saved, self._note_not_finite, witness, remember_groups)
         _LOG.info("opened run %s part %d: %r", start.run, start.part, start.algorithm)
         return json.dumps({"opened": start.run})
 
-    def _exchange(self, blob: bytes, kept: int) -> bytes:
+    def _fix_groups(self, start: StartMessage, table: SiteTable) -> Callable[[], None]:
+        """Refuse a run of other groups than before, and return what remembers its groups."""
+        if start.threshold is None or start.privacy is not None:
+            return lambda: None
+        groups = start.groups or (tuple(sorted(start.clients)),)
+        rosters, name = Rosters(self.kit / "fedspan" / "rosters.json"), start.table.get("name") or "default"
+        rosters.check(name, table.path, groups, self.name)
+        return lambda: rosters.record(name, table.path, groups, self.name)
+
+    def _open_witness(self, start: StartMessage, folder: Path) -> Witness:
+        if self.identity is None:
+            raise PolicyRefusal("This site's kit has no key and certificate to sign with, so it cannot verify a run.")
+        opening = RunOpening(start.algorithm, start.seed, start.rounds, start.groups, start.digest, start.plan)
+        check_same_opening(folder, start.digest)
+        return Witness(self.name, opening, self.identity, AskedOnDisk(folder))
+
+    def _note_not_finite(self, table: str, array: str) -> None:
+        """Numbers that are not finite left as zeros: the server may have made them so, to find out about values."""
+        _LOG.warning("%r had numbers that are too large or not finite; others were sent in their place", array)
+        self._count(table)
+
+    def _exchange(self, blob: bytes, kept: int) -> bytes | str:
+        if self.open_run is None and self.closed_by is not None:
+            return self.closed_by
         if self.open_run is None:
-            raise ProtocolError("A question came before a run was opened.")
+            raise PolicyRefusal("A question came before a run was opened. Start or resume it.", passing=True)
+        self.shutter.check_open(self.open_run.table)
         return self.open_run.answer(blob, kept)
+
+
+@contextmanager
+def tell_in_full() -> Iterator[None]:
+    """Tell what is refused in here with its reason: only for code that looks at the job and the site's file alone."""
+    try:
+        yield
+    except PolicyRefusal:
+        raise
+    except FedspanError as error:
+        raise PolicyRefusal(str(error), passing=not isinstance(error, InputError)) from None
 
 
 def _read_request(text: str) -> DescriptionRequest:
     try:
-        return build(DescriptionRequest, json.loads(text))
+        return build(DescriptionRequest, parse_json(text, constants=True))
     except (CheckpointError, ValueError) as error:
         raise ProtocolError(f"The server must ask for a description, but sent something else: {error}") from None
+
+
+def make_guard(start: StartMessage, policy: Policy, budget: Budget | None) -> Guard | None:
+    """The guard of a private run, with noise from this site's own key; its budget must hold all that is planned."""
+    if start.plan is None:
+        return None
+    make_private_folder(policy.noise_key.parent)
+    key = budget.key if budget else read_key(policy.noise_key)
+    return Guard(start.plan, NoiseSource(start.name_noise(), key), budget)
 
 
 class _Memory:
@@ -136,7 +224,7 @@ class _Memory:
 
     def keep(self, round: int, snapshot: SiteSnapshot, kept: int) -> None:
         """Remember, and forget what nobody will go back to."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.folder)
         save_tree(self._path(round), "client", snapshot)
         for old in [known for known in self._rounds() if known <= kept][:-1]:
             self._path(old).unlink(missing_ok=True)
@@ -145,7 +233,7 @@ class _Memory:
         """What was remembered after that round; what came later is forgotten, because it is repeated."""
         rounds = self._rounds()
         if rounds and rounds[0] > after:
-            raise CheckpointError(
+            raise PolicyRefusal(
                 f"The server goes on after round {after}, but this site remembers only round {rounds[0]} and later: "
                 "one of them was set back. Start a new run."
             )
@@ -155,25 +243,39 @@ class _Memory:
         return build(SiteSnapshot, load_tree(self._path(rounds[-1]), "client")) if rounds else None
 
 
+class _Opening(NamedTuple):
+    """What a run is opened with at this site."""
+
+    site: str
+    table: str
+    start: StartMessage
+    policy: Policy
+    open_data: Callable[[], object]
+
+
 class _Run:
     """One part of one run at this site."""
 
     def __init__(
         self,
-        name: str,
-        start: StartMessage,
-        open_data: Callable[[], object],
-        budget: Budget | None,
+        opening: _Opening,
+        guard: Guard | None,
         memory: _Memory,
         saved: SiteSnapshot | None,
+        on_not_finite: Callable[[str, str], None],
+        witness: Witness | None,
+        remember_groups: Callable[[], None],
     ) -> None:
+        name, self.table, start, self.policy, self.open_data = opening
         algorithm, plan = start.algorithm, start.plan
-        self.kind, self.open_data = algorithm.client, open_data
+        self.kind = algorithm.client
         self.options = algorithm.client_options() | ({"row_norm": plan.row_norm} if plan else {})
         self.asks, self.memory = algorithm.asks(), memory
-        guard = Guard(plan, budget) if plan else None
-        vault = Party(name, start.threshold) if start.threshold else None
-        self.site = Site(name, self.kind, start.channel, start.seed, guard, vault)
+        vault = Party(name, start.threshold) if start.threshold and witness is None else None
+        tell = partial(on_not_finite, self.table)
+        self.site = Site(name, self.kind, start.channel, start.seed, guard, vault, tell, witness)
+        self.site.questions = None if witness else QuestionCheck(algorithm, start.channel, start.rounds)
+        self.remember_groups, self.remembered = remember_groups, False
         self.client: AnyClient | None = None
         self.kept: object = None  # the state that was written down last
         if saved is not None:
@@ -181,71 +283,29 @@ class _Run:
 
     def answer(self, blob: bytes, kept: int) -> bytes:
         """Decode, let the site do what is asked, remember, encode."""
-        message = wire.decode(blob)
-        if not message.task.startswith("@") and message.task not in self.asks:
-            raise ProtocolError(
-                f"This algorithm does not ask for {message.task!r}, only for {', '.join(sorted(self.asks))}."
-            )
-        if self.client is None:
+        with tell_in_full():
+            message = wire.decode(blob)
+            self._check_asked(message.task)
+            question = self.site.read(message)
+        if question.reply is None and self.client is None:
             self.client = self.kind(self.open_data(), **self.options)  # type: ignore[call-arg]
-        reply, site = self.site.handle(message, self.client), self.site
-        linked = any(x is not None for x in (site.up, site.down, site.guard))  # they change with every answer
+        if not self.remembered and not message.task.startswith("@"):
+            self.remember_groups()  # before the first masked answer leaves
+            self.remembered = True
+        reply, site = self.site.answer(question, self.client), self.site
+        linked = any(x is not None for x in (site.up, site.down, site.guard, site.witness))  # change with each answer
         if site.started and (linked or site.state is not self.kept):
             self.memory.keep(message.round, site.snapshot(), kept)  # before the answer leaves
             self.kept = site.state
         return wire.encode(reply)
 
-
-def open_site_table(table: SiteTable, asked: TableRequest, *, in_batches: bool = False) -> Table:
-    """The site's table as a job may see it. Views settle by themselves what concerns their own columns."""
-    draft = table.limit(preparation_from(asked.get("preparation")))
-    if asked.get("alone") and not draft.trivial:
-        draft = settle_each({"here": table.path}, draft, strict=False)["here"]
-    return open_table(table.path, draft, in_batches)
-
-
-def open_client_data(table: SiteTable, start: StartMessage) -> object:
-    """What the algorithm's client is made of."""
-    asked, needs = start.table, start.algorithm.client.needs
-    if needs == "survey":
-        return TableSurvey(table.path, table.limit(preparation_from(asked.get("preparation"))))
-    rows = open_site_table(table, asked, in_batches=needs == "rows")
-    if needs == "labelled":
-        if rows.labels is None:
-            raise InputError("This table has no column of labels. Name it in data.label, or in the site's own file.")
-        codes = _encode_labels(rows.labels, start.told.get("labels"))
-        weights = start.told.get("weights")
-        return (rows.X, codes) if weights is None else (rows.X, codes, np.array(weights, dtype=np.float64)[codes])
-    if needs == "entities":
-        held = open_site_table(replace(table, path=table.held_out), asked).X if table.held_out else None
-        return Entities(rows.X, rows.ids, table.secret, held)
-    if needs == "network":
-        return DeepView(rows.X, _find_network(table), ids=rows.ids, secret=table.secret)
-    return rows.X
-
-
-def _encode_labels(labels: Array, classes: object) -> Array:
-    """The labels as their numbers among the classes that the server named."""
-    if not isinstance(classes, list | tuple) or not classes:
-        raise ProtocolError("The server must name the classes to learn, but named none.")
-    known = np.array(classes)
-    codes = np.searchsorted(known, labels)
-    if (codes == len(known)).any() or (known[codes] != labels).any():
-        raise InputError("The labels have changed since the run began. Start a new run.")
-    return codes
-
-
-def _find_network(table: SiteTable) -> Any:
-    """The site's own maker of networks, named in its own file: no job can name one."""
-    if table.network is None:
-        raise InputError('Deep GCCA needs a network. Write network = "module:function" in this site\'s own file.')
-    module, _, function = table.network.partition(":")
-    return vars(import_module(module))[function]
-
-
-def digest_schema(names: list[str] | None, n_features: int, units: Mapping[str, str]) -> str:
-    """One digest of the columns' names, their order and their units."""
-    return blake2b(json.dumps([names, n_features, sorted(units.items())]).encode(), digest_size=16).hexdigest()
+    def _check_asked(self, task: str) -> None:
+        """Refuse what this algorithm does not ask for, or what the site does not answer."""
+        if not task.startswith("@") and task not in self.asks:
+            raise ProtocolError(f"This algorithm does not ask for {task!r}, only for {', '.join(sorted(self.asks))}.")
+        forbidden = self.policy.forbids(task)
+        if forbidden is not None:
+            raise PolicyRefusal(forbidden)
 
 
 def find_versions() -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NotRequired, TypedDict
 
@@ -24,9 +24,10 @@ class DescriptionRequest(TypedDict):
 
 
 class Description(TypedDict):
-    """What a site says of a table: its schema by digest, its sizes, and the versions of what computes there.
+    """What a site's own file says of a table: its schema by digest, and the versions of what computes there.
 
-    `names` and `rows` are None and 0 where the site does not tell them; `counts` are the rows of each class.
+    `names`, `columns` and `rows` are None and 0 where the site does not tell them. `rows` is a figure from the file,
+    `names` are those of the features that come out: `sex=f` for a category.
     """
 
     versions: dict[str, str]
@@ -36,9 +37,11 @@ class Description(TypedDict):
     digest: str
     units: dict[str, str]
     names: list[str] | None
+    columns: list[str] | None
+    categories: dict[str, list[str]]
     rows: int
-    labels: NotRequired[list[str | int | float | bool]]
-    counts: NotRequired[list[int]]
+    ids: bool
+    labels: NotRequired[list[str | int | float]]
 
 
 def handshake(
@@ -71,18 +74,25 @@ def _parse_description(site: str, future: Future[str], timeout: float) -> Descri
     except Exception as error:
         raise ClientError(f"Site {site!r} could not be asked: {explain(error)}") from None
     try:
-        return build(Description, read_answer(answer, site))
+        description = build(Description, read_answer(answer, site))
     except CheckpointError as error:
         raise ClientError(f"Site {site!r} must describe its table, but sent something else: {error}") from None
+    if min(description["rows"], description["n_features"]) < 0:
+        raise ClientError(f"Site {site!r} must describe its table, but its counts are not those of a table.")
+    return description
 
 
 def _to_table(description: Description) -> RemoteTable:
-    labels: dict[str | int | float | bool, int | None] | None = None
+    labels: Mapping[str | int | float, None] | None = None
     if classes := description.get("labels"):
-        counts: Sequence[int | None] = description.get("counts") or [None] * len(classes)
-        labels = dict(zip(classes, counts, strict=True))
-    names = None if description["names"] is None else tuple(description["names"])
-    return RemoteTable(description["n_features"], names, description["rows"], labels)
+        labels = dict.fromkeys(classes)  # how many rows each has is found by sums
+    names, columns = (None if own is None else tuple(own) for own in (description["names"], description["columns"]))
+    words = {column: tuple(own) for column, own in description["categories"].items()}
+    units = tuple(description["units"].items())
+    ids, rows = description["ids"], description["rows"]
+    return RemoteTable(
+        description["n_features"], names, rows, labels, units=units, columns=columns, categories=words, ids=ids
+    )
 
 
 def _explain_difference(first: str, ours: Description, site: str, theirs: Description) -> str:

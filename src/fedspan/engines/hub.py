@@ -15,6 +15,7 @@ from fedspan.core.protocol import Ask, Replies, Sum
 from fedspan.core.rng import SERVER, Streams
 from fedspan.core.snapshot import HubSnapshot
 from fedspan.errors import ProtocolError
+from fedspan.secure.packing import PackedSum
 
 
 class Hub:
@@ -94,6 +95,8 @@ class Collector:
             self.each[client] = arrays
 
     def _add_to_sums(self, client: str, arrays: Arrays, names: tuple[str, ...]) -> None:
+        if isinstance(self.ask.want, PackedSum):
+            arrays = self.ask.want.unpack(arrays)
         for name in names:
             if name not in arrays:
                 raise ProtocolError(f"The reply of client {client!r} to {self.ask.task!r} does not contain {name!r}.")

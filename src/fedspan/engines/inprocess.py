@@ -30,10 +30,16 @@ from fedspan.data.clients import blame_client, name_clients
 from fedspan.engines.hub import Collector, Hub
 from fedspan.engines.site import Site, explain
 from fedspan.engines.transcript import Transcript
-from fedspan.errors import InputError
-from fedspan.privacy.guard import Guard
+from fedspan.errors import InputError, PrivacyError
+from fedspan.privacy.guard import Guard, NoiseSource
+from fedspan.privacy.keyring import RunKey, derive_key
+from fedspan.privacy.plan import Plan
+from fedspan.secure.identity import make_identities
 from fedspan.secure.masking import Party
-from fedspan.secure.session import SecureSession, find_threshold
+from fedspan.secure.opening import RunOpening, digest_opening
+from fedspan.secure.session import SecureSession, check_channel, find_threshold
+from fedspan.secure.verified_session import VerifiedSession
+from fedspan.secure.witness import AskedHere, Witness
 
 
 def count_cores() -> int:
@@ -91,10 +97,32 @@ class InProcess:
     def start(self, server: AnyServer, channel: Channel, seed: int, protection: Protection | None = None) -> Session:
         if protection is None or protection.secure is None:
             return _Session(self, server, channel, seed, protection)
+        public = [name for name, task in tasks_of(server.client).items() if task.public]
+        if protection.secure.is_verified(server, len(self.data), protection.min_clients):
+            opening = _open_verified(server, channel, seed, protection, self.clients)
+            inner = _Session(self, server, channel, seed, protection, opening=opening)
+            return VerifiedSession(inner, opening.groups, public, protection.retries)
         t = find_threshold(protection.secure, channel, len(self.data), protection.min_clients)
         inner = _Session(self, server, channel, seed, protection, t)
-        public = [name for name, task in tasks_of(server.client).items() if task.public]
         return SecureSession(inner, t, protection.min_clients or len(self.data), public, protection.retries)
+
+
+def _open_verified(
+    server: AnyServer, channel: Channel, seed: int, protection: Protection, clients: Sequence[str]
+) -> RunOpening:
+    """What the clients of a verified run are told, in one process."""
+    assert protection.secure is not None  # noqa: S101 - for the type checker
+    groups = protection.secure.partition(clients)
+    check_channel(channel)
+    told = {
+        "server": repr(server),
+        "seed": seed,
+        "rounds": protection.rounds,
+        "groups": groups,
+        "channel": channel.name,
+    }
+    digest = digest_opening({**told, "plan": repr(protection.plan)})
+    return RunOpening(server, seed, protection.rounds, groups, digest, protection.plan)
 
 
 class _Session:
@@ -106,15 +134,18 @@ class _Session:
         seed: int,
         protection: Protection | None = None,
         threshold: int | None = None,
+        opening: RunOpening | None = None,
     ) -> None:
+        self.opening, self.identities = opening, make_identities(engine.data) if opening else {}
+        self.asked = {name: AskedHere() for name in self.identities}
         self.engine, self.kind, self.channel = engine, server.client, channel
         self.seed, self.threshold = seed, threshold
         self.hub = Hub(channel, seed)
         self.options = server.client_options()
-        self.plan = plan = protection.plan if protection else None
+        plan = protection.plan if protection else None
         if plan:
             self.options = {**self.options, "row_norm": plan.row_norm}  # the client's own door bounds its rows
-        self.budgets = {name: plan.budget(name) for name in engine.data} if plan else {}
+        self.guards = self._make_guards(plan, protection.key if protection else None) if plan else {}
         self.sites: dict[str, Site] = {}
         self.opened: OrderedDict[str, AnyClient] = OrderedDict()
         self.lock = Lock()
@@ -125,10 +156,30 @@ class _Session:
         self.tries: Counter[tuple[str, str, int, int]] = Counter()  # how often the same was asked, if there are faults
         self.tiny = False  # whether the clients' tasks are too short to be worth a thread
 
+    def _make_guards(self, plan: Plan, key: RunKey | None) -> dict[str, Guard]:
+        """Every client's guard; budgets that do not hold all of the plan are refused before anything is sent."""
+        budgets = {name: plan.budget(name) for name in self.engine.data}
+        key, guards = key or RunKey.open(None), {}
+        try:
+            for name, budget in budgets.items():
+                if plan.request.simulate:
+                    source = NoiseSource(key.run, derive_key(b"simulated", self.seed, name), repeats=True)
+                else:
+                    source = NoiseSource(key.run, budget.key if budget else key.key_of(name))
+                with blame_client(name):
+                    guards[name] = Guard(plan, source, budget)
+        except PrivacyError:
+            for guard in guards.values():
+                guard.settle()
+            raise
+        return guards
+
     def close(self) -> None:
         if self.pool:
             self.pool.shutdown(cancel_futures=True)
         self.opened.clear()
+        for guard in self.guards.values():
+            guard.settle()
 
     def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]:
         collector, answers = Collector(ask, cohort), []
@@ -219,9 +270,11 @@ class _Session:
         return site.handle(message, client)
 
     def _make_site(self, name: str) -> Site:
-        guard = Guard(self.plan, self.budgets[name]) if self.plan else None
         vault = Party(name, self.threshold) if self.threshold else None
-        return Site(name, self.kind, self.channel, self.seed, guard, vault)
+        witness = None
+        if self.opening:
+            witness = Witness(name, self.opening, self.identities[name], self.asked[name])
+        return Site(name, self.kind, self.channel, self.seed, self.guards.get(name), vault, witness=witness)
 
     def _draw_fate(self, client: str, message: wire.Message) -> tuple[bool, bool]:
         """Whether the client hears the request, and whether its answer arrives."""

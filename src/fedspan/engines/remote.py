@@ -20,7 +20,7 @@ from fedspan.channel import wire
 from fedspan.channel.stage import Channel
 from fedspan.core.ledger import Exchange
 from fedspan.core.protection import RETRIES, Protection
-from fedspan.core.protocol import AnyServer, Ask, Replies, Sum, tasks_of
+from fedspan.core.protocol import AnyServer, Ask, Parts, Replies, Sum, tasks_of
 from fedspan.core.run import RefusedExchange, Session
 from fedspan.core.snapshot import SessionSnapshot
 from fedspan.data.remote_tables import RemoteTable
@@ -28,8 +28,11 @@ from fedspan.engines.hub import Collector, Hub
 from fedspan.engines.site import explain
 from fedspan.engines.start import StartMessage, TableRequest
 from fedspan.engines.transport import Transport, read_answer
-from fedspan.errors import FedspanError, InputError, ProtocolError
-from fedspan.secure.session import SecureSession, find_threshold
+from fedspan.errors import FedspanError, InputError, PrivacyError, ProtocolError
+from fedspan.secure.opening import Groups
+from fedspan.secure.packing import PackedSum
+from fedspan.secure.session import SecureSession, check_channel, find_threshold
+from fedspan.secure.verified_session import VerifiedSession
 
 GRACE = 0.05  # seconds that a site on probation is waited for when the others have answered
 
@@ -58,14 +61,43 @@ class RemoteEngine:
     def start(self, server: AnyServer, channel: Channel, seed: int, protection: Protection | None = None) -> Session:
         plan, secure = (protection.plan, protection.secure) if protection else (None, None)
         least = protection.min_clients if protection else None
-        t = find_threshold(secure, channel, len(self.sites), least) if secure else None
-        message = StartMessage(self.run, self.parts, server, channel, seed, self.sites, plan, t, self.where)
+        retries = protection.retries if protection else RETRIES
+        public = [name for name, task in tasks_of(server.client).items() if task.public]
+        verified = protection is not None and secure is not None and secure.is_verified(server, len(self.sites), least)
+        groups: Groups = ()
+        t = None
+        if secure and verified:
+            check_channel(channel)
+            groups = secure.partition(self.sites)
+            t = min(len(group) for group in groups)
+        elif secure:
+            t = find_threshold(secure, channel, len(self.sites), least)
+        message = StartMessage(
+            self.run,
+            self.parts,
+            server,
+            channel,
+            seed,
+            self.sites,
+            plan.request if plan else None,
+            t,
+            self.where,
+            rounds=protection.rounds if protection and verified else 0,
+            verified=verified,
+            groups=groups,
+        )
+        if plan and message.plan != plan:
+            raise PrivacyError(
+                "The sites would plan other noise than this run counts on: it must be that of all releases of the "
+                "algorithm, shared by all sites of a secure sum."
+            )
         self.parts += 1
         inner = RemoteSession(self, message)
+        if verified:
+            return VerifiedSession(inner, groups, public, retries)
         if t is None:
             return inner
-        public = [name for name, task in tasks_of(server.client).items() if task.public]
-        return SecureSession(inner, t, least or len(self.sites), public, protection.retries if protection else RETRIES)
+        return SecureSession(inner, t, least or len(self.sites), public, retries)
 
     def close(self) -> None:
         self.pool.shutdown(wait=False, cancel_futures=True)
@@ -207,7 +239,9 @@ class RemoteSession:
             return _Reply(None, 0, 0.0, f"could not be asked ({explain(error)})")
         engine.away.discard(client)
         if isinstance(content, str):
-            return _read_refusal(content, client, seconds)
+            reply = _read_refusal(content, client, seconds)
+            phase = ask.task.startswith("@")  # it is not about the site's data, so it is no reason to end the run
+            return reply._replace(failure=reply.failure or reply.wrong, wrong=None) if phase else reply
         size = len(content) if isinstance(content, bytes) else 0
         try:
             if not isinstance(content, bytes):
@@ -222,9 +256,12 @@ class RemoteSession:
         """The reply, if it is what the task declares to release; masked sums are whole numbers modulo 2^64."""
         if ask.task.startswith("@"):
             return arrays
+        if isinstance(ask.want, PackedSum):
+            arrays = ask.want.unpack(arrays)
         task = tasks_of(self.message.algorithm.client)[ask.task]
         masked = self.message.threshold is not None and not task.public
-        names = set(ask.want.names) if masked and isinstance(ask.want, Sum) else set(task.releases)
+        summed = ask.want.names if isinstance(ask.want, Sum | Parts) else ()
+        names = set(summed) if masked and summed else set(task.releases)
         if set(arrays) != names:
             raise ProtocolError(
                 f"The reply to {ask.task!r} must contain {sorted(names)}, but contains {sorted(arrays)[:5]}."

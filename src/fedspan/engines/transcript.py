@@ -17,7 +17,7 @@ from threading import Lock
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from fedspan._files import write_whole
+from fedspan._files import make_private_folder, write_whole
 from fedspan._types import Arrays
 from fedspan.channel import wire
 from fedspan.channel.link import Receiver
@@ -85,7 +85,7 @@ class Transcript:
     def _write(self, message: wire.Message, client: str, way: str, blob: bytes) -> None:
         try:
             if self._sitting is None:
-                self.folder.mkdir(parents=True, exist_ok=True)
+                make_private_folder(self.folder)
                 self._sitting = max((key.sitting for key, _ in self._list_messages()), default=-1) + 1
             key = _Key(self._sitting, message.round, message.exchange, client)
             if len(quote(client, safe="")) > _LONGEST:

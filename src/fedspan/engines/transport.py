@@ -1,14 +1,20 @@
 """Between the server and a site: three calls with text or bytes in them, whatever carries them.
 
 What a site refuses comes back as JSON with an `error`; what it answers to a question comes back as bytes.
+A site gives its reason if that depends on the job and on its own file alone; else it gives a random code, under which
+its own log has the reason.
 """
 
 from __future__ import annotations
 
-import json
+import re
+import secrets
 from typing import Protocol, TypedDict
 
+from fedspan._foreign import parse_json, printable
 from fedspan.errors import ClientError, InputError
+
+_LONGEST_REFUSAL = 2000  # characters of what a site says
 
 
 class SiteEndpoint(Protocol):
@@ -36,23 +42,35 @@ class Transport(Protocol):
 
 
 class Refusal(TypedDict):
-    """What a site says instead of an answer. `input`: the job or the site's data must be changed first."""
+    """What a site says instead of an answer. `input`: the job must be changed first."""
 
     error: str
     input: bool
 
 
+_CODE = re.compile(r"refused \[[0-9a-f]{8}\]")
+
+
+def refuse_without_reason() -> tuple[str, Refusal]:
+    """A random code for the site's log, and a refusal that says nothing but this code."""
+    code = secrets.token_hex(4)
+    return code, {"error": f"refused [{code}]", "input": False}
+
+
 def read_answer(answer: object, site: str) -> dict[str, object]:
     """A site's answer in JSON; what it refused is raised."""
     try:
-        tree = json.loads(answer) if isinstance(answer, str) else None
+        tree = parse_json(answer) if isinstance(answer, str) else None
     except ValueError:
         tree = None
     if not isinstance(tree, dict):
         raise ClientError(f"Site {site!r} must answer in JSON, but sent {_excerpt(answer)}.")
     if "error" in tree:
+        said = str(tree["error"])
+        if _CODE.fullmatch(said):
+            raise ClientError(f"Site {site!r} {said}. Its administrator finds the reason in its log, by this code.")
         kind = InputError if tree.get("input") else ClientError
-        raise kind(f"Site {site!r} refused: {tree['error']}")
+        raise kind(f"Site {site!r} refused: {printable(said[:_LONGEST_REFUSAL])}")
     return tree
 
 

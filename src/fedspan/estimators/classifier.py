@@ -28,7 +28,7 @@ from fedspan.estimators._options.classifier_methods import (
     choose_method,
     name_limits,
 )
-from fedspan.estimators.launch import secure_from
+from fedspan.estimators.launch import count_sharers, secure_from
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.swish import Swish
@@ -59,8 +59,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         participation: How many clients take part in each round, as a `Participation`; None: all.
         privacy: The differential privacy to keep, or None to add no noise. In `RowDP(epsilon, delta, row_norm)` the
             row_norm is the largest norm of the gradient of one row's loss; longer ones are shortened. `batch_size` rows
-            are then drawn on average, by secret draws that are accounted for; the number of all rows is taken as
-            public. For "ssca" and "fedsgd" without limits, with the built-in network.
+            are then drawn on average, by secret draws that are accounted for; the number of all rows is a noised count,
+            for 1 % of the budget. For "ssca" and "fedsgd" without limits, with the built-in network.
         secure: Whether the server may see only sums over the clients: True, or `Secure(threshold=…)`.
         engine: Where the clients run; None runs all of them in this process.
         callback: A function that is called after each round; `info.estimate` is all parameters.
@@ -130,18 +130,28 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         extras = {} if self.local_steps is None else {"steps": self.local_steps}
         chosen = choose_method(self, ROW_METHODS, network, name_limits(self.limits, parts), extras)
         method, plan, secure = chosen.method, None, secure_from(self.secure)
-        if self.privacy is not None:
-            method, plan = build_private_method(self, method, self.privacy, secure, schema, len(data), min_clients)
         if not is_remote(data):
             weight = weigh_rows(self.class_weight, labels, codes)
             rows = {
                 name: _label_rows(source, network, codes[name], weight.get(name), part.get(name), len(parts) or 1)
                 for name, source in data.items()
             }
+        ledger = ledger if ledger is not None else Ledger()
+        options, samples = FitOptions(ledger, retries, min_clients), schema.rows
+        if self.privacy is not None:
+            method, plan, samples = build_private_method(
+                self,
+                method,
+                self.privacy,
+                lambda count, noised: self._run_opening(rows, options, count, noised, "census").state.n,
+                schema,
+                len(data),
+                count_sharers(secure, len(data), min_clients),
+            )
         result = self._run(
             method,
             rows,
-            FitOptions(ledger, retries, min_clients),
+            options,
             why="as requested",
             rounds=int(self.rounds),
             participation=self.participation,
@@ -149,7 +159,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             facts={"features": schema.n_features, "classes": len(labels)},
         )
         self._keep_columns(schema)
-        self.n_samples_, self.n_clients_ = schema.rows, len(data)
+        self.n_samples_, self.n_clients_ = samples, len(data)
         self._keep_run(result)
         self._learn(chosen, result, labels)
         return self

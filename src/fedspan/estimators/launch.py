@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ import numpy as np
 from fedspan.core.checkpoint import Checkpoint
 from fedspan.core.run import Engine
 from fedspan.engines.inprocess import InProcess
+from fedspan.engines.start import count_noise_sharers
 from fedspan.errors import InputError
 from fedspan.estimators.parameters import is_whole
 from fedspan.secure.masking import Secure
@@ -42,10 +43,16 @@ def secure_from(secure: bool | Secure) -> Secure | None:
 
 
 def count_sharers(secure: Secure | None, clients: int, min_clients: int | None) -> int:
-    """How many clients share the noise of a sum: all that are certain to be in it. Without secure sums none shares."""
+    """How many clients share the noise of a sum: see `count_noise_sharers`. Without secure sums none shares."""
     if secure is None:
         return 1
-    return clients if min_clients is None else max(min_clients, secure.threshold_for(clients, min_clients))
+    if secure.groups is not None or secure.verified is True:  # all of a group must answer, but a group may be missing
+        return count_noise_sharers(clients, clients if _is_one_group(secure.groups, clients) else None)
+    return count_noise_sharers(clients, secure.threshold_for(clients, min_clients))
+
+
+def _is_one_group(groups: Sequence[Sequence[str]] | int | None, clients: int) -> bool:
+    return groups is None or (clients // groups if isinstance(groups, int) else len(groups)) == 1
 
 
 def make_engine(engine: Engine | Callable[..., Engine] | None, data: Mapping[str, object]) -> Engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,10 +22,10 @@ from fedspan.data.clients import open_clients
 from fedspan.errors import InputError
 from fedspan.estimators._bases.export import pca_to_sklearn, projection_to_onnx
 from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
-from fedspan.estimators._options.private_solvers import describe_error
+from fedspan.estimators._options.private_solvers import describe_error, measure_rows
 from fedspan.estimators._options.spectral_parameters import SpectralParameters
 from fedspan.estimators._options.spectral_solvers import check_components, choose_solver
-from fedspan.estimators.launch import secure_from, warn_caller
+from fedspan.estimators.launch import count_sharers, secure_from, warn_caller
 from fedspan.estimators.parameters import check_parameters
 from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.orthonormal import fix_signs
@@ -129,22 +130,30 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             raise InputError(f"warm_start must be a fitted model or None, but is of type {type(warm_start).__name__}.")
         data, schema = open_clients(clients, in_batches=True)
         check_components(self.n_components, schema.n_features)
+        ledger = ledger if ledger is not None else Ledger()
+        options, secure = FitOptions(ledger, retries, min_clients), secure_from(self.secure)
         chosen = choose_solver(
             self,
             schema,
             len(data),
             privacy=self.privacy,
-            secure=secure_from(self.secure),
+            secure=secure,
             prior=None if warm_start is None else warm_start._make_prior(),
             min_clients=min_clients,
+            measure=lambda dp: measure_rows(
+                partial(self._run_opening, data, options),
+                dp,
+                bool(self.center),
+                count_sharers(secure, len(data), min_clients),
+                ledger,
+            ),
         )
-        ledger = ledger if ledger is not None else Ledger()
         if chosen.note:
             ledger.add(Note(chosen.note))
         result = self._run(
             chosen.solver,
             data,
-            FitOptions(ledger, retries, min_clients),
+            options,
             why=chosen.why,
             rounds=int(self.max_rounds),
             channel=chosen.channel,
@@ -152,7 +161,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             facts={"features": schema.n_features},
         )
         if chosen.private:
-            ledger.add(Note(describe_error(chosen.private, schema.n_features, float(result.state.theta[-1]))))
+            theta, n = float(result.state.theta[-1]), float(result.state.moments.n)
+            ledger.add(Note(describe_error(chosen.private, schema.n_features, theta, n)))
         self._learn(result)
         self._keep_columns(schema)
         self.n_clients_ = len(data)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -11,20 +14,28 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
+from fedspan.algorithms.personalized.at_home import choose_share_at_home
 from fedspan.algorithms.personalized.personal_server import Personalized, PersonalState
 from fedspan.algorithms.personalized.shrinkage import LAMBDAS, personal_basis
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
-from fedspan.data.clients import name_clients, open_clients
+from fedspan.data.clients import Schema, name_clients, open_clients
 from fedspan.data.tables import open_table
 from fedspan.errors import InputError, suggest
 from fedspan.estimators._bases.export import personal_to_sklearn
 from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
 from fedspan.estimators._options.personalized_methods import CENTER, PersonalParameters, build_personal_algorithm
-from fedspan.estimators.launch import secure_from, warn_caller
+from fedspan.estimators._options.private_personal import (
+    build_private_prior,
+    check_private_personal,
+    describe_private_prior,
+)
+from fedspan.estimators._options.private_solvers import measure_rows
+from fedspan.estimators.launch import count_sharers, secure_from, warn_caller
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.numerics.folds import Folded, Prep
 from fedspan.numerics.stiefel import span_distance
+from fedspan.privacy.request import RowDP
 from fedspan.reports.charts import to_standalone
 from fedspan.reports.client_charts import draw_distances
 
@@ -56,6 +67,9 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
         participation: How many clients take part in each round (auto, paper), as a `Participation`. The last exchange,
             in which components are made, reaches all.
         privacy: Not available: a client's own components have no known sensitivity.
+        privacy: The differential privacy to keep, or None to add no noise. The components stay at the clients: with
+            `RowDP(…)`, collect=False and secure=True, all that is shared is one noised Gram matrix of all rows, and
+            each client finds its components, and how far to lean on that matrix, in `personalize`, at home.
         secure: Whether the server may see only sums over the clients: True, or `Secure(threshold=…)`. It needs
             collect=False, because collected components are those of single clients.
         engine: Where the clients run; None runs all of them in this process.
@@ -91,13 +105,11 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
         (20, 3)
     """
 
-    privacy: None = field(
+    privacy: RowDP | None = field(
         default=None,
         kw_only=True,
         metadata=about(
-            "Not available: a client's own components have no known sensitivity.",
-            reason="A client's own components have no known sensitivity, so no noise would be enough; leave privacy "
-            "out.",
+            "The differential privacy to keep, or None to add no noise. The components stay at the clients.",
             in_job=False,
         ),
     )
@@ -134,6 +146,10 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
         """Run the federation. The parameters are those of `FederatedPCA.fit`; nothing here starts warm."""
         check_parameters(self)
         data, schema = open_clients(clients)
+        if self.privacy is not None:
+            ledger = ledger if ledger is not None else Ledger()
+            self._fit_privately(data, schema, self.privacy, FitOptions(ledger, retries, min_clients), ledger)
+            return self
         algorithm = build_personal_algorithm(self, schema, secure_from(self.secure))
         auto = self.method == "auto"
         result = self._run(
@@ -158,6 +174,41 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
             )
         return self
 
+    def _fit_privately(
+        self, data: Mapping[str, object], schema: Schema, dp: RowDP, options: FitOptions, ledger: Ledger
+    ) -> None:
+        """Share one noised Gram matrix of all rows; what each client makes of it stays there."""
+        check_private_personal(self, schema)
+        sharers = count_sharers(secure_from(self.secure), len(data), options.min_clients)
+        run_part = partial(self._run_opening, data, options)
+        measured = measure_rows(run_part, dp, CENTER[self.center] != "none", sharers, ledger)
+        algorithm, plan = build_private_prior(self, measured, schema, sharers)
+        result = self._run(
+            algorithm,
+            data,
+            options,
+            why="with privacy, clients share one noised Gram matrix and keep their components",
+            rounds=1,
+            plan=plan,
+            facts={"features": schema.n_features},
+        )
+        k, moments = int(self.n_components), result.state.moments
+        part = describe_private_prior(result.state, len(data))
+        V = part["Q"][:, :k]
+        signs = np.where(V[np.abs(V).argmax(axis=0), np.arange(k)] < 0, -1.0, 1.0)
+        mean = {"mean": moments.mean} if CENTER[self.center] == "global" else {}
+        self.shared_components_, self.shared_part_ = (V * signs).T, {**part, "signs": signs, **mean}
+        at_the_clients: Any = None
+        self.components_ = self.means_ = self.bounds_ = self.distances_ = at_the_clients
+        self.client_names_: list[str] = []
+        self.scale_, self.n_samples_ = np.ones(schema.n_features), moments.n
+        self.mean_distance_ = self.shrinkage_ = self.shrinkage_share_ = math.nan
+        self.shrinkage_in_words_ = "chosen by each client"
+        self.cv_shrinkages_, self.cv_losses_ = np.zeros(0), np.zeros((0, 0))
+        self._keep_columns(schema)
+        self.n_clients_, self.converged_ = len(data), True
+        self._keep_run(result)
+
     def _learn(self, solver: Personalized, state: PersonalState) -> None:
         """Set the attributes from the last state of the run."""
         shared, got, k = state.shared, state.collected, solver.k
@@ -166,11 +217,11 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
         V = state.V
         signs = np.where(V[np.abs(V).argmax(axis=0), np.arange(k)] < 0, -1.0, 1.0)
         self.shared_components_ = (V * signs).T
-        self.components_: Any = (got.U * signs).transpose(0, 2, 1) if solver.collect else None
+        self.components_ = (got.U * signs).transpose(0, 2, 1) if solver.collect else None
         self.client_names_ = list(got.names)
-        self.means_: Any = got.means if solver.collect else None
-        self.bounds_: Any = got.bounds if solver.collect and solver.clip else None
-        self.distances_: Any = got.distances if solver.collect else None
+        self.means_ = got.means if solver.collect else None
+        self.bounds_ = got.bounds if solver.collect and solver.clip else None
+        self.distances_ = got.distances if solver.collect else None
         self.mean_distance_ = got.mean_distance
         self.scale_ = state.shift.get("scale", np.ones(len(V)))
         self.n_samples_ = int(got.sizes.sum()) if solver.collect else shared.n
@@ -207,6 +258,8 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
         if not np.isfinite(folded.squares()).all():
             raise InputError("The rows contain NaN or infinity; drop those rows or impute the values.")
         k = len(self.shared_components_)
+        if np.isnan(part["omega"]):  # of a private model: only the client can tell how far to lean on it
+            part = {**part, "omega": choose_share_at_home(rows, prep, part, k)}
         U = (personal_basis(folded.whole, part, k) * part["signs"]).T
         if client is not None:
             if self.components_ is None:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from fedspan.algorithms.agree_columns import AgreeOnColumns
+from fedspan.algorithms.agree_columns import AgreeOnColumns, SurveyColumns
 from fedspan.core.ledger import Ledger, Note
 from fedspan.core.protection import RETRIES
 from fedspan.core.run import Engine, run
 from fedspan.data.clients import blame_client, name_clients
 from fedspan.data.preparation import Preparation
-from fedspan.data.survey import TableSurvey, complete_preparation
+from fedspan.data.survey import TableSurvey, fill_gaps, settle_words
 from fedspan.data.tables import Prepared, find_source, is_libsvm, open_table
 from fedspan.errors import InputError
 from fedspan.estimators._bases.federated_estimator import ClientData, FederatedEstimator, get_feature_names
@@ -101,20 +101,36 @@ def agree(
             f"The clients cannot agree on the categories of {unsettled[0]!r} in a run with secure sums, because that "
             f'would show each client\'s own; give them in data.categories = {{ {unsettled[0]} = ["…"] }}.'
         )
-    surveys = {name: partial(TableSurvey, source, draft) for name, source in sources.items()}
-    algorithm = AgreeOnColumns(tuple(draft.categories.items()), means)
     ledger = ledger if ledger is not None else Ledger()
-    result = run(
-        algorithm, make_engine(engine, surveys), rounds=0, seed=0, retries=retries, secure=secure, ledger=ledger
-    )
-    done = complete_preparation(draft, result.state)
+    surveys = {name: partial(TableSurvey, source, draft) for name, source in sources.items()}
+    survey = SurveyColumns(unsettled)
+    surveyed = make_engine(engine, surveys)
+    found = run(survey, surveyed, rounds=0, seed=0, retries=retries, secure=secure, ledger=ledger).state
+    done = settle_words(draft, found)
     for name in unsettled:
         ledger.add(Note(f"The clients agreed on the categories of {name}: {', '.join(done.categories[name])}."))
     if means:
-        ledger.add(Note("Missing values were filled with the mean over all clients."))
+        settled = {name: partial(TableSurvey, source, done) for name, source in sources.items()}
+        algorithm = AgreeOnColumns(found.features, found.names, tuple(done.categories.items()))
+        done = agree_on_means(algorithm, done, make_engine(engine, settled), ledger, secure=secure, retries=retries)
     if widths:
         ledger.add(Note(f"The clients agreed on {done.n_features} features."))
     return done
+
+
+def agree_on_means(
+    algorithm: AgreeOnColumns,
+    draft: Preparation,
+    engine: Engine,
+    ledger: Ledger,
+    *,
+    secure: Secure | None = None,
+    retries: int = RETRIES,
+) -> Preparation:
+    """Fill in the means over all clients, which are one sum: in a federation this is all that is asked for."""
+    means = run(algorithm, engine, rounds=0, seed=0, retries=retries, secure=secure, ledger=ledger).state.means
+    ledger.add(Note("Missing values were filled with the mean over all clients."))
+    return fill_gaps(draft, algorithm, means)
 
 
 def settle_each(sources: Mapping[str, object], draft: Preparation, *, strict: bool = True) -> dict[str, Preparation]:

@@ -78,7 +78,7 @@ def check_data(task: str, data: DataTable) -> None:
         raise InputError(f"data.{other} is for {tasks}; task {task!r} needs data.{over}.")
     if over not in data:
         raise InputError(f"data.{over} is missing; list one file per client, or give a table name = path.")
-    if TASKS[task].learns_label and "label" not in data:
+    if TASKS[task].learns_label and "label" not in data and not _is_at_sites(data[over]):
         raise InputError("data.label is missing; name the column that holds the classes to learn.")
     if over == "views":
         if "columns" in data:
@@ -89,6 +89,12 @@ def check_data(task: str, data: DataTable) -> None:
             raise InputError(
                 'data.missing = "drop" is not for views, because a row would go at one client only; use "mean".'
             )
+
+
+def _is_at_sites(places: list[TablePlace] | dict[str, TablePlace]) -> bool:
+    """Whether the tables are those of a federation, whose own files name the column of labels."""
+    named = places.values() if isinstance(places, dict) else places
+    return all(isinstance(place, str) and place.startswith("flare://") for place in named)
 
 
 def read_preparation(task: str, data: DataTable) -> Preparation:

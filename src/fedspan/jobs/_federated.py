@@ -8,11 +8,13 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from fedspan._files import write_whole
+from fedspan._foreign import parse_json
+from fedspan.core.checkpoint import build
 from fedspan.core.ledger import Ledger, RoundEnd, event_from
 from fedspan.core.run import Info
 from fedspan.deployment import flare_admin
@@ -53,7 +55,7 @@ def run_on_federation(folder: RunFolder, job: Job, progress: Progress | None, *,
     A `new` folder is taken back if the input is wrong and no exchange was completed. Later it is kept, because only it
     knows the run to resume.
     """
-    place = json.loads(folder.federation.read_text(encoding="utf-8"))
+    place = _read_place(folder.federation)
     submission = _Submission(folder, job, build_request(job, place["run"]), progress or Silence())
     with folder.lock():
         try:
@@ -68,6 +70,20 @@ def run_on_federation(folder: RunFolder, job: Job, progress: Progress | None, *,
         model.ledger_ = ledger
         update_report(folder, job, ledger, model)
     return Run(folder, model, ledger)
+
+
+class _Place(TypedDict):
+    """Where a run is, if not here: the researcher's kit, and the run's name on the server."""
+
+    kit: str
+    run: str
+
+
+def _read_place(path: Path) -> _Place:
+    try:
+        return build(_Place, parse_json(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} does not say where the run is: {error} Restore it from a copy.") from None
 
 
 def build_request(job: Job, run: str) -> RunRequest:
@@ -133,7 +149,10 @@ class _Submission:
         ledger = Ledger()
         with self.progress.follow(Outlook(ledger, rounds_limit(model), tolerance(model), task.watch)) as follow:
             for row in rows:
-                event = event_from(row)
+                try:
+                    event = event_from(row)
+                except ValueError as error:
+                    raise ClientError(f"The server sent a line that is not of a ledger: {error}") from None
                 ledger.add(event)
                 if isinstance(event, RoundEnd) and event.round > 0:
                     follow(Info(event.round, np.empty(0), event.metrics, ledger))

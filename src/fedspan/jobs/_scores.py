@@ -14,9 +14,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedspan._types import Array
-from fedspan.core.checkpoint import load_tree, save_tree
+from fedspan.core.checkpoint import build, load_tree, save_tree
 from fedspan.core.run import Engine
 from fedspan.data.tables import BatchedRows
+from fedspan.errors import CheckpointError
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.jobs.tasks import AnyModel
 
@@ -68,4 +69,9 @@ def _sample_rows(X: Any, most: int) -> Array:
 
 def load_scores(path: Path) -> dict[str, Array] | None:
     """Read what was kept, if anything was."""
-    return dict(load_tree(path, "table of scores")) if path.exists() else None
+    if not path.exists():
+        return None
+    scores = build(dict[str, Array], load_tree(path, "table of scores"))
+    if any(rows.ndim != 2 or rows.shape[1] != 2 for rows in scores.values()):
+        raise CheckpointError(f"{path} must hold two coordinates of each row. Delete it: the report can do without it.")
+    return scores

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+from fedspan._foreign import parse_toml
 from fedspan.errors import InputError
 
 TomlTable = dict[str, Any]
@@ -30,8 +30,8 @@ def override(tree: TomlTable, text: str) -> None:
 def _parse_bare(text: str) -> object:
     """Read a TOML value; what is none is a plain string, so that a shell needs no second pair of quotes."""
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"value = {text}")
+    except ValueError:
         return text
     return parsed["value"] if len(parsed) == 1 else text
 

@@ -23,7 +23,9 @@ SAYS: dict[str, dict[str, str]] = {
     "privacy": {
         "epsilon": "how much all that leaves may say about any single row: smaller is more private",
         "delta": "the probability with which epsilon may be exceeded; less than 1 / number of rows",
-        "row_norm": "a public bound on the norm of a row (classifiers: of a row's gradient); longer ones are shortened",
+        "row_norm": "a public bound on the norm of a row (classifiers: of a row's gradient); longer ones are cut; "
+        '"auto" finds one for 3 % of the budget',
+        "center": 'a bound on rows before centering, for their mean; "robust" finds one for 3 % of the budget',
         "neighbours": "what epsilon speaks of: a row more or less, or one row in the place of another",
         "expect": "a public guess of the mean square along the last component, for the forecast of the error",
         "simulate": "draw the noise from the seed, so that runs repeat; it then protects nobody",
@@ -32,6 +34,8 @@ SAYS: dict[str, dict[str, str]] = {
     "secure": {
         "enabled": "secure aggregation: the server sees sums over the clients only",
         "threshold": "how many clients must stay for a sum to be read",
+        "verified": "every client checks what the server asks and shows; default in a federation: if it can",
+        "groups": "of clients, over which verified sums are taken: lists of names, or the size of a group",
     },
     "run": {
         "checkpoint_every": "rounds between two checkpoints",

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedspan._files import write_whole
+from fedspan._files import make_private_folder, write_whole
 from fedspan.core.ledger import Ledger
 from fedspan.errors import InputError
 
@@ -56,7 +56,7 @@ class RunFolder:
         folder._made = [p for p in (path, *path.parents) if not p.exists()]
         marks = [MARK, DEMO_MARK] if demo else [MARK]
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path)
             write_whole(folder.job, "\n".join([*marks, job_text]))
         except OSError as error:
             folder.undo()
@@ -121,10 +121,9 @@ class RunFolder:
 def received_nothing(ledger: Ledger, *, private: bool) -> bool:
     """Whether a run may be forgotten, and its folder taken back, because no client has sent anything.
 
-    With privacy a run counts from its start: its ledger has only exchanges that were completed, but a client may have
-    answered, and spent its budget, in one that another client refused.
+    With privacy a question is in the ledger before it is sent: from then on a client may have answered it.
     """
-    return not ledger.exchanges and not (private and ledger.started)
+    return not ledger.questions and not (private and ledger.started)
 
 
 _TEMPORARY = (

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import inspect
 import os
-import tomllib
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
+from fedspan._foreign import parse_toml
 from fedspan.core.ledger import Ledger
 from fedspan.core.participation import Participation
 from fedspan.core.protection import RETRIES
@@ -23,13 +24,14 @@ from fedspan.core.run import Engine
 from fedspan.data.clients import open_client
 from fedspan.data.preparation import PLAIN, Preparation
 from fedspan.data.tables import Prepared, Table
+from fedspan.deployment.server_job import RunRequest
 from fedspan.errors import InputError, suggest
 from fedspan.estimators.launch import seed_from
 from fedspan.estimators.parameters import Parameter, parameters_of
 from fedspan.estimators.prepare import agree, settle_each
 from fedspan.jobs import _data_section
 from fedspan.jobs._data_section import DataTable, TablePlace
-from fedspan.jobs._federated import find_sites, start_on_federation
+from fedspan.jobs._federated import build_request, find_sites, start_on_federation
 from fedspan.jobs._toml import TomlTable, bare_key, override, to_toml
 from fedspan.jobs.finished import Run
 from fedspan.jobs.folder import RunFolder
@@ -83,13 +85,14 @@ def schema(task: str) -> dict[str, dict[str, tuple[type, ...]]]:
         "privacy": {
             "epsilon": (float,),
             "delta": (float,),
-            "row_norm": (float,),
+            "row_norm": (float, str),
+            "center": (float, str),
             "neighbours": (str,),
             "expect": (float,),
             "simulate": (bool,),
             "budgets": (str,),
         },
-        "secure": {"enabled": (bool,), "threshold": (int,)},
+        "secure": {"enabled": (bool,), "threshold": (int,), "verified": (bool,), "groups": (int, list)},
         "run": {
             "checkpoint_every": (int,),
             "timeout": (float,),
@@ -105,7 +108,8 @@ class PrivacyTable(TypedDict, total=False):
 
     epsilon: float
     delta: float
-    row_norm: float
+    row_norm: float | Literal["auto"]
+    center: float | Literal["robust"]
     neighbours: Neighbours
     expect: float
     simulate: bool
@@ -117,6 +121,8 @@ class SecureTable(TypedDict, total=False):
 
     enabled: bool
     threshold: int
+    verified: bool
+    groups: int | list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ class Job:
         min_clients: Go on if at least this many clients answer; None: all must.
         transcript: Keep every message, for an audit.
         privacy: The parameters of `RowDP`; empty: no differential privacy.
-        secure: `enabled`, and `threshold`; empty: the default, which is off in one process.
+        secure: `enabled`, `threshold`, `verified` and `groups`; empty: the default, which is off in one process.
         held_out: Further rows of each view, on which GCCA is watched while it learns.
         timeout: In a federation: seconds in which a site must answer; None: 60.
         table: In a federation: which of the sites' tables; None: the one named default.
@@ -177,17 +183,26 @@ class Job:
             on: The researcher's kit of a federation. Its sites that are connected now take the place of files.
         """
         path = Path(path)
+        if on is not None:
+            kit = Path(on)
+            return replace(cls.load_for(path, lambda: find_sites(kit), overrides), kit=kit)
+        return replace(parse(read_job_file(path, overrides), path.resolve().parent), name=path.stem)
+
+    @classmethod
+    def load_for(cls, path: Path, find: Callable[[], Sequence[str]], overrides: Sequence[str] = ()) -> Job:
+        """Read a job file for the sites of a federation, which are looked for once the file has been read."""
         tree = read_job_file(path, overrides)
-        if on is None:
-            return replace(parse(tree, path.resolve().parent), name=path.stem)
-        kit = Path(on)
         data = tree.setdefault("data", {})
         if isinstance(data, dict) and ("clients" in data or "views" in data):
             raise InputError("The sites know themselves where their data is; leave data.clients and data.views out.")
         task = tree.get("job", {}).get("task")
         if isinstance(data, dict) and task in TASKS:
-            data[TASKS[task].over] = {site: f"flare://{site}" for site in find_sites(kit)}
-        return replace(parse(tree, path.resolve().parent), name=path.stem, kit=kit)
+            data[TASKS[task].over] = {site: f"flare://{site}" for site in find()}
+        return replace(parse(tree, path.resolve().parent), name=path.stem)
+
+    def to_request(self) -> RunRequest:
+        """Say what the sites of a federation would be asked for, as a run of its own."""
+        return build_request(self.resolve(), secrets.token_hex(16))
 
     def run(self, out: str | os.PathLike[str] | None = None, progress: Progress | None = None) -> Run:
         """Run the job in a new run folder, to its model and its report.
@@ -226,7 +241,7 @@ class Job:
         if self.privacy:
             options["privacy"] = _build_privacy(self.privacy)
         if self.secure.get("enabled"):
-            options["secure"] = Secure(self.secure.get("threshold"))
+            options["secure"] = _build_secure(self.secure)
         return options
 
     def answer_options(self) -> dict[str, int]:
@@ -307,7 +322,7 @@ class Job:
 def read_job_file(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
     """Read the file with its overrides; nothing is checked yet."""
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        tree = parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"Cannot read the job file {path}: {error.strerror}.") from None
     except ValueError as error:
@@ -336,8 +351,11 @@ def parse(tree: TomlTable, beside: Path) -> Job:
         if "budgets" in privacy:
             privacy["budgets"] = str(beside / privacy["budgets"])
         _build_privacy(privacy)
-    if "threshold" in secure and not secure.get("enabled"):
-        raise InputError("secure.threshold needs secure.enabled = true; add it, or leave the threshold out.")
+    idle = [key for key in ("threshold", "verified", "groups") if secure.get(key) and not secure.get("enabled")]
+    if idle:
+        raise InputError(f"secure.{idle[0]} needs secure.enabled = true; add it, or leave {idle[0]} out.")
+    if secure.get("enabled"):
+        _build_secure(secure)
     return Job(
         task,
         job,
@@ -424,3 +442,14 @@ def _build_privacy(table: PrivacyTable) -> RowDP:
         return RowDP(**table)
     except InputError as error:
         raise type(error)(f"[privacy]: {error}") from None
+
+
+def _build_secure(table: SecureTable) -> Secure:
+    """Build what [secure] asks for."""
+    groups = table.get("groups")
+    if isinstance(groups, list) and not all(isinstance(g, list) and all(isinstance(n, str) for n in g) for g in groups):
+        raise InputError(f"secure.groups must be lists of client names, or a group size, but is {groups!r}.")
+    try:
+        return Secure(table.get("threshold"), table.get("verified", False), groups)
+    except InputError as error:
+        raise InputError(f"[secure]: {error}") from None

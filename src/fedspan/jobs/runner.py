@@ -38,7 +38,7 @@ def run_in_process(folder: RunFolder, job: Job, progress: Progress | None, *, ne
     with folder.lock():
         before = folder.ledger.read_bytes() if folder.ledger.exists() else None
         ledger = Ledger(folder.ledger)
-        exchanges = ledger.exchanges
+        questions = ledger.questions
         try:
             model = _fit(folder, job, progress, ledger)
             model.save(folder.model)
@@ -50,7 +50,7 @@ def run_in_process(folder: RunFolder, job: Job, progress: Progress | None, *, ne
             ledger.close()
             if new and received_nothing(ledger, private=bool(job.privacy)):
                 folder.undo()
-            elif not new and ledger.exchanges == exchanges:
+            elif not new and ledger.questions == questions:
                 _restore(folder, before)
             elif isinstance(error, InputError):
                 reason = str(error)

@@ -73,7 +73,7 @@ def write_schema(path: Path) -> None:
     except (ValueError, AttributeError, OSError):
         raise InputError(f"{path} already exists and is not a schema of fedspan; choose another --out.") from None
     try:
-        write_whole(path, text())
+        write_whole(path, text(), public=True)
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}; choose another --out.") from None
 
@@ -107,6 +107,8 @@ def _describe_value(task: str, table: str, key: str, kinds: tuple[type, ...]) ->
     row = rows_of(task).get(key) if table == "job" else None
     if row is not None:
         return _parameter(row)
+    if (table, key) == ("secure", "groups"):
+        return {"description": SAYS[table][key], "anyOf": [_TYPES[int], {"type": "array", "items": _WORDS}]}
     allowed = dict(_OF_DATA.get(key, {}) if table == "data" else {}) or _types(kinds)
     choice, least, default = _choices(task, table, key), LEAST.get(f"{table}.{key}"), _default(table, key)
     if choice:
@@ -155,6 +157,8 @@ def _choices(task: str, table: str, key: str) -> list[str]:
         return list(MISSING)
     if (table, key) == ("privacy", "neighbours"):
         return list(get_args(get_type_hints(RowDP)[key]))
+    if table == "privacy" and key in ("row_norm", "center"):
+        return ["auto"] if key == "row_norm" else ["robust"]
     return []
 
 

@@ -42,7 +42,8 @@ _PROTECTION = {
     "secure": """
 # [secure]  # secure aggregation: the server sees sums over the clients only; default: off
 # enabled = true
-# threshold = 2  # how many clients must stay for a sum to be read""",
+# threshold = 2  # how many clients must stay for a sum to be read
+# verified = true  # in place of a threshold: every client checks what the server asks and shows""",
 }
 
 

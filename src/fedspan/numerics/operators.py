@@ -4,7 +4,8 @@ Notation: A (n, d) the rows, μ (d,) the mean to subtract, s (d,) the scale to d
 B = (A - 1μᵀ) diag(1/s), M = BᵀB. B is never formed: dense rows (in memory or memory-mapped, of any numeric dtype)
 are shifted in blocks that stay in the cache, sparse ones by rank-one corrections. Rows that are not in memory at all
 (`RowBatches`) are read once for every sum or product, batch by batch. With a bound C on the norm of a row, each row of
-B is shortened to it: row i is multiplied by w_i = min(1, C/‖b_i‖) (w is computed once per μ).
+B is shortened to it: row i is multiplied by w_i = min(1, C/‖b_i‖) (w is computed once per μ), and a row that is not
+finite counts as a row of zeros: an error would tell of it.
 """
 
 from __future__ import annotations
@@ -67,6 +68,16 @@ def _find_map(A: np.memmap[tuple[int, ...], np.dtype[np.generic]]) -> mmap.mmap 
     return under if isinstance(under, mmap.mmap) else None
 
 
+def _drop_not_finite(A: sp.csr_array) -> sp.csr_array:
+    """The rows with zeros in place of those that are not finite, or whose squares are not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        bad = ~np.isfinite(np.asarray(A.multiply(A).sum(axis=1)).ravel())
+    if not bad.any():
+        return A
+    data = np.where(np.repeat(bad, np.diff(A.indptr)), 0.0, A.data)
+    return sp.csr_array((data, A.indices, A.indptr), shape=A.shape)
+
+
 class Rows:
     """The rows of one client: sums, squares, products with M and M itself, for a given shift and scale."""
 
@@ -75,6 +86,8 @@ class Rows:
         self.sparse, self.batched = sp.issparse(A), isinstance(A, RowBatches)
         self.A: Any = _to_canonical(A) if self.sparse else A  # dense, sparse or batched: the two flags tell
         self.row_norm = row_norm
+        if self.sparse and row_norm < np.inf:
+            self.A = _drop_not_finite(self.A)
         self._map = _find_map(A) if isinstance(A, np.memmap) else None
         self._origin = np.frombuffer(self._map, dtype=np.uint8).ctypes.data if self._map else 0
         self._gram: tuple[Array | None, Array | None, Array] | None = None
@@ -90,7 +103,10 @@ class Rows:
         for rows in self._raw(step):
             block = np.subtract(rows, shift, out=buffer[: len(rows)], dtype=np.float64)
             if self.row_norm < np.inf:
-                block *= self._shrink(np.sqrt(np.einsum("ij,ij->i", block, block)))[:, None]
+                with np.errstate(over="ignore", invalid="ignore"):
+                    norms = np.sqrt(np.einsum("ij,ij->i", block, block))
+                    block *= self._shrink(norms)[:, None]
+                block[~np.isfinite(norms)] = 0.0
             yield block
 
     def _raw(self, step: int) -> Iterator[Array]:
@@ -117,17 +133,61 @@ class Rows:
 
     def _weights(self, mu: Array | None) -> Array:
         """w of sparse rows, without making them dense."""
-        squares = np.asarray(self.A.multiply(self.A).sum(axis=1)).ravel()
-        if mu is not None:
-            squares = np.maximum(squares - 2 * (self.A @ mu) + mu @ mu, 0.0)
-        return self._shrink(np.sqrt(squares))
+        return self._shrink(self.norms(mu))
 
     def count_longer(self) -> int:
-        """How many rows are longer than the bound."""
+        """How many rows are longer than the bound; those that are not finite are."""
         if self.sparse:
             return int(np.sum(self._weights(None) < 1))
         parts = (np.asarray(rows, dtype=np.float64) for rows in self._raw(max(1, _ROW_BLOCK // self.d)))
-        return sum(int(np.count_nonzero(np.einsum("ij,ij->i", p, p) > self.row_norm**2)) for p in parts)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return sum(int(np.count_nonzero(~(np.einsum("ij,ij->i", p, p) <= self.row_norm**2))) for p in parts)
+
+    def norms(self, mu: Array | None) -> Array:
+        """‖b‖ of every row before it is shortened, (n,); infinite if it is not finite."""
+        if self.sparse:
+            squares = np.asarray(self.A.multiply(self.A).sum(axis=1)).ravel()
+            if mu is not None:
+                squares = np.maximum(squares - 2 * (self.A @ mu) + mu @ mu, 0.0)
+            return np.sqrt(squares)
+        shift, parts = np.zeros(self.d) if mu is None else mu, []
+        with np.errstate(over="ignore", invalid="ignore"):
+            for rows in self._raw(max(1, _ROW_BLOCK // self.d)):
+                block = np.subtract(rows, shift, dtype=np.float64)
+                parts.append(np.sqrt(np.einsum("ij,ij->i", block, block)))
+        found = np.concatenate(parts) if parts else np.zeros(0)
+        return np.where(np.isfinite(found), found, np.inf)
+
+    def reaches(self, Z: Array, mu: Array | None) -> Array:
+        """‖b‖·‖Zᵀb‖ = ‖bbᵀZ‖ of every shortened row, (n,)."""
+        if self.sparse:
+            w = self._weights(mu)
+            BZ = self.A @ Z
+            if mu is not None:
+                BZ = BZ - mu @ Z
+            return self.norms(mu) * w**2 * np.linalg.norm(BZ, axis=1)
+        parts = [
+            np.linalg.norm(block, axis=1) * np.linalg.norm(block @ Z, axis=1) for block in self._blocks(mu, _ROW_BLOCK)
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    def multiply_clipped(self, Z: Array, mu: Array | None, most: float) -> Array:
+        """Σ s·bbᵀZ over the shortened rows, each with s ≤ 1 so that ‖s·bbᵀZ‖ ≤ most; (d, k)."""
+        if self.sparse:
+            w = self._weights(mu)
+            BZ = self.A @ Z
+            if mu is not None:
+                BZ = BZ - mu @ Z
+            reach = self.norms(mu) * w**2 * np.linalg.norm(BZ, axis=1)
+            BZ = BZ * (w**2 * most / np.maximum(reach, most))[:, None]
+            out = self.A.T @ BZ
+            return out if mu is None else out - np.outer(mu, BZ.sum(axis=0))
+        out = np.zeros((self.d, Z.shape[1]))
+        for block in self._blocks(mu, _ROW_BLOCK):
+            BZ = block @ Z
+            reach = np.linalg.norm(block, axis=1) * np.linalg.norm(BZ, axis=1)
+            out += block.T @ (BZ * (most / np.maximum(reach, most))[:, None])
+        return out
 
     def sums(self) -> Array:
         """Σ a over the rows, (d,)."""

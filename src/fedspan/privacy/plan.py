@@ -1,14 +1,14 @@
 """The plan of a private run: what will be released how often, and how much noise each release gets.
 
-Made before anything is sent, from the algorithm's own list of releases; a site answers nothing that is not in it, and
-not more often than it says. Notation: z the noise multiplier of one release (standard deviation over sensitivity),
-share the part of the whole budget μ² = 1/z² that all releases of one array may use, C the row norm.
+Made before anything is sent, from the request (ε, δ, C, neighbours) and the algorithm's own list of releases. Server
+and sites make it by themselves: no noise travels from one to the other. A site answers nothing that is not in its
+plan, and not more often than it says. Notation: z the noise multiplier of one release (standard deviation over
+sensitivity), share the part of the whole budget μ² = 1/z² that all releases of one array may use, C the row norm.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,8 @@ from pathlib import Path
 from fedspan._types import Array, Arrays
 from fedspan.errors import InputError, PrivacyError
 from fedspan.privacy import noise
-from fedspan.privacy.accountant import noise_multiplier
-from fedspan.privacy.budget import Budget
+from fedspan.privacy.accountant import gaussian_mu, noise_multiplier
+from fedspan.privacy.budget import Budget, Cost
 from fedspan.privacy.release import Declarations, Declared, Release, Sensitivity
 from fedspan.privacy.request import Neighbours, RowDP
 
@@ -26,18 +26,23 @@ from fedspan.privacy.request import Neighbours, RowDP
 class Plan:
     """What a site will release. `spread` clients share the noise of a sum; 1: every client adds all of it."""
 
+    request: RowDP
     row_norm: float
     neighbours: Neighbours
     noise: Mapping[str, Mapping[str, float]]  # task → array → z
     limits: Mapping[str, int]  # task → how often
     sampled: Mapping[str, float]
-    system: bool = True
     spread: int = 1
-    budgets: str | None = None  # the folder of the clients' own files
+    ahead: float = 0.0  # the μ² that later parts of the run will need
 
     def budget(self, client: str) -> Budget | None:
-        """That client's file; a missing one is refused, before anything is sent."""
-        return Budget(Path(self.budgets) / f"{client}.json") if self.budgets is not None else None
+        """That client's file, if clients keep any here; a missing one is refused, before anything is sent."""
+        folder = self.request.budgets
+        return None if folder is None else Budget(Path(folder) / f"{client}.json")
+
+    def costs(self) -> dict[str, Cost]:
+        """What a budget must hold for this plan."""
+        return {task: Cost(self.multiplier(task), self.sampled[task], times) for task, times in self.limits.items()}
 
     def multiplier(self, task: str) -> float:
         """z of a task's arrays together."""
@@ -50,7 +55,7 @@ class Plan:
         return declared.bound(self.row_norm, self.neighbours == "replace-one")
 
     def check(self, task: str, asked: int) -> None:
-        """Refuse, before it is sent, a question that is not in the plan or was already asked as often as planned."""
+        """Refuse, before it is sent, a question that is not in the plan, or for which `asked` others used it up."""
         if task not in self.noise:
             raise PrivacyError(
                 f"Task {task!r} is not in the privacy plan ({', '.join(self.noise)}), so nothing was sent."
@@ -58,7 +63,7 @@ class Plan:
         if asked >= self.limits[task]:
             raise PrivacyError(
                 f"Another {task!r} would exceed the privacy budget: {self.limits[task]} are planned and {asked} were "
-                "sent (one that a crash cut off counts). Start a new run with a budget of its own."
+                "sent (one that a crash cut off counts, unless it is repeated as it was). Start a new run."
             )
 
     def to_numbers(self, task: str, releases: Mapping[str, Declared], arrays: Arrays) -> dict[str, Array]:
@@ -67,9 +72,18 @@ class Plan:
         return {name: array * steps[name] for name, array in arrays.items()}
 
 
-def plan_for(dp: RowDP, declared: Declarations, releases: Iterable[Release], *, spread: int = 1) -> Plan:
-    """The noise of every release, so that all of them together are (ε, δ)-private."""
+def plan_for(
+    dp: RowDP, declared: Declarations, releases: Iterable[Release], *, spread: int = 1, opens: bool = False
+) -> Plan:
+    """The noise of every release, so that all of them together are (ε, δ)-private.
+
+    Shares that add up to less than 1 leave the rest to other parts of the run; if this one `opens` it, those that come
+    later, for which budgets must have room before anything is sent.
+    """
     releases = list(releases)
+    row_norm = dp.row_norm
+    if not isinstance(row_norm, int | float):
+        raise InputError(f"A plan of noise needs row_norm as a number, but it is {row_norm!r}.")
     if not releases:
         raise InputError("This algorithm plans no releases, so it cannot be combined with differential privacy.")
     sampled = {r.sampled for r in releases if r.sampled != 1}
@@ -78,10 +92,11 @@ def plan_for(dp: RowDP, declared: Declarations, releases: Iterable[Release], *, 
     if sampled:
         if dp.neighbours != "add-remove":
             raise InputError("Releases of sampled rows need neighbours='add-remove', but it is 'replace-one'.")
-        z = {releases[0]: noise_multiplier(dp.epsilon, dp.delta, releases[0].times, releases[0].sampled)}
+        rest = max(0.0, 1 - releases[0].share) * gaussian_mu(dp.epsilon, dp.delta) ** 2
+        z = {releases[0]: noise_multiplier(dp.epsilon, dp.delta, releases[0].times, releases[0].sampled, rest)}
     else:
         one = noise_multiplier(dp.epsilon, dp.delta)
-        total = sum(r.share for r in releases)
+        total = max(sum(r.share for r in releases), 1.0)
         z = {r: one * math.sqrt(r.times * total / r.share) for r in releases}
     table: dict[str, dict[str, float]] = {}
     for r in releases:
@@ -94,17 +109,15 @@ def plan_for(dp: RowDP, declared: Declarations, releases: Iterable[Release], *, 
         lost = set(declared[name]) - set(table[name])
         if lost:
             raise InputError(f"Task {name!r} also releases {sorted(lost)[0]!r}, which has no noise in the plan.")
-    assert dp.row_norm is not None  # noqa: S101 - RowDP has checked it
-    folder = None if dp.budgets is None else os.fspath(dp.budgets)
     return Plan(
-        row_norm=float(dp.row_norm),
+        request=dp,
+        row_norm=float(row_norm),
         neighbours=dp.neighbours,
         noise=table,
         limits={r.task: r.times for r in releases},
         sampled={r.task: r.sampled for r in releases},
-        system=not dp.simulate,
         spread=spread,
-        budgets=folder,
+        ahead=max(0.0, 1 - sum(r.share for r in releases)) * gaussian_mu(dp.epsilon, dp.delta) ** 2 if opens else 0.0,
     )
 
 

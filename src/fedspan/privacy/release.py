@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """One row of norm at most C changes the released array by at most C**power in Frobenius norm."""
+    """One row of norm at most C changes the released array by at most C**power in Frobenius norm.
+
+    `replaced` is the factor for a row that is put in the place of another; None: the usual one of that power.
+    """
 
     power: int
+    replaced: float | None = None
 
     def bound(self, C: float, replace_one: bool = False) -> float:
         """By how much one row more or less changes the array; or one row in the place of another.
@@ -19,7 +23,13 @@ class Sensitivity:
         releases of second order, positive semidefinite as aaᵀ is, ‖aaᵀ - bbᵀ‖_F ≤ √2 C², because their inner product is
         not negative.
         """
-        return C**self.power * ({0: 1.0, 2: 2**0.5}.get(self.power, 2.0) if replace_one else 1.0)
+        usual = {0: 1.0, 2: 2**0.5}.get(self.power, 2.0)
+        factor = usual if self.replaced is None else self.replaced
+        return C**self.power * (factor if replace_one else 1.0)
+
+
+HISTOGRAM = Sensitivity(0, replaced=2**0.5)
+"""Numbers of rows in bins: a row that is replaced may leave one bin and come into another."""
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from fedspan.errors import InputError
+from fedspan.privacy.accountant import LEAST, MOST
 
 Neighbours = Literal["add-remove", "replace-one"]
+_TINY, _HUGE = 1e-100, 1e100  # row norms whose squares can be computed with
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,13 @@ class RowDP:
     Parameters:
         epsilon: ε, how much more likely any outcome may become by one row, as an exponent; 1 is common, 10 is weak.
         delta: δ, the chance that this fails; less than 1 / number of rows.
-        row_norm: C, the public bound on a row's Euclidean norm (after centering, if asked for). Longer rows are
-            shortened to it. It must be known without looking at the data: the largest norm in the data is private.
+        row_norm: C, the public bound on a row's Euclidean norm. Longer rows are shortened to it: as they are for the
+            mean, and after centering, if that is asked for, for all else. It must be known without looking at the data:
+            the largest norm in the data is private. "auto" finds one that most rows keep, by a noised histogram of
+            their lengths; that costs 3 % of the budget (with centering twice).
+        center: The bound on rows before centering, for their mean: None (row_norm), a number of its own, or "robust",
+            which finds one by a noised histogram (3 % of the budget). For rows that lie far from the origin, where
+            row_norm is meant for their distances from the mean.
         neighbours: "add-remove" (a row more or less; the number of rows is private too), or "replace-one".
         expect: A public guess of λ_k, the mean square along the last component, for the forecast of the error before
             anything is sent; None: a typical part of C²/k, the most that it can be.
@@ -32,14 +39,20 @@ class RowDP:
 
     epsilon: float
     delta: float
-    row_norm: float | None = None
+    row_norm: float | Literal["auto"] | None = None
     neighbours: Neighbours = "add-remove"
     expect: float | None = None
     simulate: bool = False
     budgets: str | os.PathLike[str] | None = None
+    center: float | Literal["robust"] | None = None
 
     def __post_init__(self) -> None:
         _check_positive("epsilon", self.epsilon)
+        if not LEAST <= self.epsilon <= MOST:
+            raise InputError(
+                f"epsilon must be from {LEAST:g} to {MOST:g}, but is {self.epsilon!r}: below, no number of rows would "
+                "help against the noise; above, nobody is protected."
+            )
         if not _is_number(self.delta) or not 0 < self.delta < 1:
             raise InputError(
                 f"delta must be above 0 and below 1 (and below 1 / number of rows), but is {self.delta!r}."
@@ -47,9 +60,13 @@ class RowDP:
         if self.row_norm is None:
             raise InputError(
                 "RowDP needs row_norm, a public bound on the norm of a row. Reading it from the data would leak: "
-                "take it from what the columns mean, such as sqrt(number of features) for features in [-1, 1]."
+                "take it from what the columns mean, such as sqrt(number of features) for features in [-1, 1]; or give "
+                "row_norm='auto', which spends a part of the budget on finding one."
             )
-        _check_positive("row_norm", self.row_norm)
+        if self.row_norm != "auto":
+            _check_norm("row_norm", self.row_norm)
+        if self.center is not None and self.center != "robust":
+            _check_norm("center", self.center)
         if self.expect is not None:
             _check_positive("expect", self.expect)
         if self.neighbours not in ("add-remove", "replace-one"):
@@ -82,11 +99,20 @@ class PaperDP:
             _check_positive("server_epsilon", self.server_epsilon)
 
 
-def _is_number(value: float) -> bool:
+def _check_norm(name: str, value: float) -> None:
+    _check_positive(name, value)
+    if not _TINY <= value <= _HUGE:
+        raise InputError(
+            f"{name} must be from {_TINY:g} to {_HUGE:g}, but is {value!r}: its square cannot be computed with. "
+            "Rescale the columns."
+        )
+
+
+def _is_number(value: object) -> TypeGuard[float]:
     """Whether the value is a finite number, which a caller without a type checker may have got wrong."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _check_positive(name: str, value: float) -> None:
+def _check_positive(name: str, value: object) -> None:
     if not _is_number(value) or value <= 0:
         raise InputError(f"{name} must be above 0, but is {value!r}.")

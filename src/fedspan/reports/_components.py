@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from fedspan._types import Array
 from fedspan.reports._section import RowsModel
 from fedspan.reports.charts import draw_picture
+from fedspan.reports.format import escape
 from fedspan.reports.page import Html
 
 _COMPONENTS, _LOADINGS, _PICTURES, _PIXELS = 6, 5, 12, 1024  # how much is shown

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 
-from fedspan.reports.format import format_bytes
+from fedspan.reports.format import escape, format_bytes
 
 W, H = 360, 230  # of a chart; the page scales it, and text of 13 stays above 11 pixels down to 310
 RIGHT, TOP, BOTTOM = 14, 14, 38

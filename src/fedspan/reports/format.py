@@ -1,9 +1,17 @@
-"""Numbers as people read them: bytes, counts, durations, and how accurate an estimate is."""
+"""Numbers and foreign text as people read them: bytes, counts, durations, how accurate an estimate is; HTML."""
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping
+
+from fedspan._foreign import printable
+
+
+def escape(text: str) -> str:
+    """Text for a page: no character of it is taken for HTML, and none that cannot be seen acts on the reader."""
+    return html.escape(printable(text, lines=True))
 
 
 def format_bytes(n: float) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from fedspan.reports.charts import CHART_STYLE
+from fedspan.reports.format import escape
 
+# What a browser may do with a page: show its own style. No script runs and nothing is fetched or sent, even if some
+# value came onto the page unescaped.
+CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 PAGE_STYLE = """
 :root { color-scheme: light dark; --paper: #fbfbfa; --card: #fff; --ink: #1d2126; --soft: #5c6570; --rule: #e1e4e8;
   --blue: #2563b8; --orange: #b34f08; --p2: #15803d; --p3: #a21caf; --p4: #b91c1c; --p5: #0e7490; --p6: #854d0e; }
@@ -56,7 +59,8 @@ pre { overflow-x: auto; background: var(--card); border: 1px solid var(--rule); 
 def render_page(title: str, parts: Iterable[str]) -> str:
     """The whole file."""
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_POLICY}"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{PAGE_STYLE}{CHART_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
     )

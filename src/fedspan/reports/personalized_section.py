@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +12,7 @@ from fedspan.reports._components import FeatureModel, list_loadings, render_pict
 from fedspan.reports._section import IterativeModel, Metrics, ShownRows, build_iterative_section, list_sizes
 from fedspan.reports.charts import draw_curve_chart
 from fedspan.reports.client_charts import draw_distances
-from fedspan.reports.format import format_count, format_number
+from fedspan.reports.format import escape, format_count, format_number
 from fedspan.reports.page import render_charts, render_figure, render_table
 from fedspan.reports.scatter import draw_client_map
 

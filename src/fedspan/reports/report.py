@@ -6,7 +6,6 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from html import escape
 from statistics import median
 from typing import Any
 
@@ -17,7 +16,7 @@ from fedspan.reports._section import FittedModel, Section, ShownRows, collect_co
 from fedspan.reports.charts import draw_curve_chart, draw_line_chart
 from fedspan.reports.disclosure import describe_privacy, describe_solver
 from fedspan.reports.facts import RunFacts
-from fedspan.reports.format import accuracy_of, format_bytes, format_count, format_duration
+from fedspan.reports.format import accuracy_of, escape, format_bytes, format_count, format_duration
 from fedspan.reports.gcca_section import GCCA
 from fedspan.reports.learning_section import CLASSIFIER, VERTICAL
 from fedspan.reports.page import render_charts, render_figure, render_key_figures, render_notes, render_page
@@ -149,10 +148,10 @@ def _render_job(facts: RunFacts, seed: int) -> str:
     if facts.privacy is not None and not facts.privacy.simulate:
         noise = " The noise cannot be repeated, because every client drew its own in secret."
     if not facts.job_text:
-        return f"<h2>Repeat the run</h2><p>Fit the same data with random_state={seed}.{noise}</p>"
+        return f"<h2>Repeat the run</h2><p>Fit the same data with random_state={escape(str(seed))}.{noise}</p>"
     text = _PASSWORD.sub(r"\1:…@", facts.job_text)
     return (
-        f"<h2>The job</h2><p>Seed {seed}. To repeat the run, save this as job.toml and run "
+        f"<h2>The job</h2><p>Seed {escape(str(seed))}. To repeat the run, save this as job.toml and run "
         f"<code>fedspan run job.toml</code> with the versions listed in the notes.{noise}</p><pre>{escape(text)}</pre>"
     )
 

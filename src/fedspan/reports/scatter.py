@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from fedspan.reports.charts import (
     draw_svg,
     format_tick,
 )
+from fedspan.reports.format import escape
 
 COLOURS = 7  # that are told apart; the other groups share one more
 _LEFT_EDGE, _HEAD = 58, 22  # room for the numbers of the y axis, and for its name above it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Protocol
 
 from fedspan._types import Array
@@ -10,7 +9,7 @@ from fedspan.core.ledger import Ledger
 from fedspan.reports._components import FeatureModel, list_loadings, render_pictures
 from fedspan.reports._section import IterativeModel, Metrics, Section, ShownRows, build_iterative_section, list_sizes
 from fedspan.reports.charts import draw_bar_chart
-from fedspan.reports.format import format_count
+from fedspan.reports.format import escape, format_count
 from fedspan.reports.page import render_charts, render_figure, render_table
 from fedspan.reports.scatter import draw_scatter
 

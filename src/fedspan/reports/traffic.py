@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 
 from fedspan.core.ledger import Exchange, Ledger
 from fedspan.reports.client_charts import draw_participation
 from fedspan.reports.disclosure import describe_task
-from fedspan.reports.format import format_bytes, format_duration
+from fedspan.reports.format import escape, format_bytes, format_duration
 from fedspan.reports.page import Html, render_charts, render_figure, render_table
 
 _CLIENTS, _STRIPS = 500, 40  # how many are listed, and how many drawn

@@ -2,10 +2,14 @@
 
 An integer array takes one lane and is exact. A floating-point array takes two lanes that do not touch each other: the
 whole part, and the rest (of the same sign) in steps of 2^-52. A float64 of magnitude 1 or more loses nothing, a
-smaller one at most half a step. Sums are taken lane by lane, and carried over at the end. Nothing wraps: a number is
-refused if m of its size would add up to too much. `COUNTS` goes along: a 1 from each client, so that a sum whose masks
-did not cancel is recognised by its number of clients; and for each floating-point array a 1 if the step resolves some
-entry to six digits: if no client has such an entry, the sum is refused too.
+smaller one at most half a step. Sums are taken lane by lane, and carried over at the end. Nothing wraps: the limit is
+so low that m numbers of that size can be added, and above 2047 clients the step is coarser, so that m rests can.
+
+Whether a client answers does not depend on its numbers: NaN counts as 0, and what is beyond the limit as the limit.
+`COUNTS` goes along and says in the sum what is needed to judge it: a 1 from each client, so that a sum whose masks did
+not cancel is recognised by its number of clients; a 1 from each client that had such numbers: then there is no sum,
+and nobody learns whose they were; and for each floating-point array a 1 if the step resolves some entry to six digits:
+if no client has such an entry, the sum is refused too.
 """
 
 from __future__ import annotations
@@ -15,11 +19,20 @@ import numpy as np
 from fedspan._types import Array, Arrays
 from fedspan.errors import InputError, ProtocolError
 
-BITS = 52  # the step is 2**-BITS; with 2048 clients or more the sum of the rests would not fit
-MOST_CLIENTS = 2 ** (63 - BITS) - 1
-COARSE = 2.0**-30  # below it a number has less than six digits
+BITS = 52  # the step is 2**-BITS for up to 2047 clients
+DIGITS = 22  # bits of an entry that the step must resolve in some client's array: six digits
+MOST_CLIENTS = 2**20 - 1
 COUNTS = "@counts"
-_CURE = "Rescale the columns."
+
+
+def count_step_bits(clients: int) -> int:
+    """How fine the rests are: with that many clients their sum fits into 63 bits."""
+    return min(BITS, 63 - clients.bit_length())
+
+
+def largest_number(clients: int) -> float:
+    """What an array's numbers must stay below to be summed over that many clients."""
+    return 2.0**62 / clients
 
 
 def to_lanes(arrays: Arrays, clients: int) -> dict[str, Array]:
@@ -28,48 +41,74 @@ def to_lanes(arrays: Arrays, clients: int) -> dict[str, Array]:
         raise InputError(
             f"A secure sum can have at most {MOST_CLIENTS} clients, but this one has {clients}. Sum them in groups."
         )
-    out = {name: _to_lane_pair(name, arrays[name], 2.0**62 / clients) for name in sorted(arrays)}
-    floats = [arrays[name] for name in sorted(arrays) if arrays[name].dtype.kind == "f"]
-    fine = [np.abs(x).max(initial=0.0) >= COARSE for x in floats]
-    return out | {COUNTS: np.array([[1, *fine]], dtype=np.uint64)}
+    limit, bits = largest_number(clients), count_step_bits(clients)
+    fitted = {name: _saturate(arrays[name], limit) for name in sorted(arrays)}
+    floats = [x for x, _ in fitted.values() if x.dtype.kind == "f"]
+    fine = [np.abs(x).max(initial=0.0) >= 2.0 ** (DIGITS - bits) for x in floats]
+    beyond = any(changed for _, changed in fitted.values())
+    lanes = {name: _to_lane_pair(x, bits) for name, (x, _) in fitted.items()}
+    return lanes | {COUNTS: np.array([[1, beyond, *fine]], dtype=np.uint64)}
 
 
-def _to_lane_pair(name: str, x: Array, limit: float) -> Array:
+def has_saturated(lanes: Arrays) -> bool:
+    """Whether some of the numbers that these lanes were made of were too large or not finite."""
+    return bool(lanes[COUNTS][0, 1])
+
+
+def _saturate(x: Array, limit: float) -> tuple[Array, bool]:
+    """The array within the limit, as float64 or int64, and whether anything had to be changed for that."""
     low, high = (x.min(), x.max()) if x.size else (0, 0)
-    if not (-limit < float(low) and float(high) < limit):  # not: NaN is refused as well
-        raise InputError(
-            f"Numbers in {name!r} must be below {limit:.3g} for a secure sum, but one is "
-            f"{max(-float(low), float(high)):.3g}. {_CURE}"
-        )
+    wide = np.float64 if x.dtype.kind == "f" else np.int64
+    if -limit < float(low) and float(high) < limit:  # not so if there is a NaN
+        return x.astype(wide), False
+    if x.dtype.kind == "f":
+        finite = np.nan_to_num(x.astype(np.float64), posinf=limit, neginf=-limit)
+        return np.asarray(np.clip(finite, -limit, limit)), True
+    bound = int(limit)
+    smallest = 0 if x.dtype.kind == "u" else -bound
+    return np.asarray(np.clip(x, smallest, bound)).astype(np.int64), True
+
+
+def _to_lane_pair(x: Array, bits: int) -> Array:
     if x.dtype.kind != "f":
-        return x.astype(np.int64).view(np.uint64)[None]
-    whole = np.trunc(x, dtype=np.float64)
-    rest = np.rint((x - whole) * 2.0**BITS)  # the difference is exact, so this is the only rounding
+        return x.view(np.uint64)[None]
+    whole = np.trunc(x)
+    rest = np.rint((x - whole) * 2.0**bits)  # the difference is exact, so this is the only rounding
     return np.stack([whole, rest]).astype(np.int64).view(np.uint64)
 
 
-def from_lanes(total: Arrays, clients: int) -> dict[str, Array]:
-    """The sums as int64 or float64, from the sums of what `to_lanes` made at that many clients."""
-    floats = sorted(name for name, lanes in total.items() if len(lanes) == 2)
+def from_lanes(total: Arrays, clients: int, roster: int | None = None) -> dict[str, Array]:
+    """The sums as int64 or float64 over that many clients, from the sums of what `to_lanes` made for `roster` clients.
+
+    None: all of those for whom the lanes were made are in the sum.
+    """
+    bits = count_step_bits(clients if roster is None else roster)
+    floats = sorted(name for name, lanes in total.items() if len(lanes) == 2 and name != COUNTS)
     counts = total[COUNTS][0].tolist()
-    if counts[0] != clients or max(counts) > clients:
+    if counts[0] != clients or max(counts) > clients or len(counts) != 2 + len(floats):
         raise ProtocolError(
             f"The masks of {clients} clients did not cancel, so there is no sum. Check that all were asked the same."
         )
-    out = {name: _from_lane_pair(lanes) for name, lanes in total.items() if name != COUNTS}
-    for name, count in zip(floats, counts[1:], strict=True):
+    if counts[1]:
+        raise InputError(
+            f"The numbers of {counts[1]} of {clients} clients were too large or not finite, so there is no sum. In a "
+            f"secure sum they must be below {largest_number(roster or clients):.3g}. Rescale the columns at every "
+            "client, and check them for missing values."
+        )
+    out = {name: _from_lane_pair(lanes, bits) for name, lanes in total.items() if name != COUNTS}
+    for name, count in zip(floats, counts[2:], strict=True):
         if count == 0 and total[name].any() and out[name].size > 1:  # a single number may well be close to zero
             raise InputError(
-                f"{name!r} is below {COARSE:.1g} at every client, too small for the fixed-point step of 2^-{BITS} in a "
-                f"secure sum. {_CURE}"
+                f"{name!r} is below {2.0 ** (DIGITS - bits):.1g} at every client, too small for the fixed-point step "
+                f"of 2^-{bits} in a secure sum. Rescale the columns."
             )
     return out
 
 
-def _from_lane_pair(lanes: Array) -> Array:
+def _from_lane_pair(lanes: Array, bits: int) -> Array:
     whole, *rest = np.array(lanes).view(np.int64)
     if not rest:
         return np.asarray(whole)
     steps = np.asarray(rest[0])
-    carried, fraction = whole + (steps >> BITS), steps & (2**BITS - 1)
-    return np.asarray(carried.astype(np.float64) + fraction.astype(np.float64) * 2.0**-BITS)
+    carried, fraction = whole + (steps >> bits), steps & (2**bits - 1)
+    return np.asarray(carried.astype(np.float64) + fraction.astype(np.float64) * 2.0**-bits)

@@ -1,8 +1,8 @@
-"""The cryptography that secure aggregation stands on, all of it from two libraries; nothing is invented here.
+"""The cryptography that secure aggregation stands on, all of it from one library; nothing is invented here.
 
 X25519 agrees on a secret between two clients, HKDF-SHA256 binds it to the roster, HMAC-SHA256 makes one key per
-purpose from it, ChaCha20 stretches a key to a mask, ChaCha20-Poly1305 seals a share for one reader, Shamir's scheme
-over GF(2^128) (PyCryptodome) cuts a secret of 16 bytes into shares. Randomness is the operating system's.
+purpose from it, ChaCha20 stretches a key to a mask, ChaCha20-Poly1305 seals a share for one reader. Randomness is the
+operating system's. (Shares are made in shamir.py.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from fedspan.errors import MissingExtraError, ProtocolError
 def _crypto_library() -> Any:
     """What is needed of the optional packages."""
     try:
-        from Crypto.Protocol.SecretSharing import Shamir
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
         from cryptography.hazmat.primitives.ciphers import Cipher
@@ -33,7 +32,6 @@ def _crypto_library() -> Any:
     except ImportError:
         raise MissingExtraError("Secure aggregation", "privacy") from None
     return SimpleNamespace(
-        Shamir=Shamir,
         InvalidTag=InvalidTag,
         PrivateKey=X25519PrivateKey,
         PublicKey=X25519PublicKey,
@@ -72,6 +70,20 @@ def shared_secret(private: PrivateKey, public: bytes, context: bytes) -> bytes:
     return lib.HKDF(algorithm=lib.SHA256(), length=32, salt=context, info=b"fedspan pair").derive(agreed)
 
 
+def is_public_key(public: bytes) -> bool:
+    """Whether those 32 bytes are a key with which others can agree on a secret: not one of the few degenerate ones."""
+    try:
+        shared_secret(_throwaway_key(), public, b"check")
+    except ProtocolError:
+        return False
+    return True
+
+
+@cache
+def _throwaway_key() -> PrivateKey:
+    return new_key()[0]
+
+
 def purpose_key(secret: bytes, *purpose: object) -> bytes:
     """A key of 32 bytes for one purpose."""
     return hmac.digest(secret, repr(purpose).encode(), "sha256")
@@ -82,11 +94,17 @@ def same(tag: bytes, other: bytes) -> bool:
     return hmac.compare_digest(tag, other)
 
 
-def stream(key: bytes, words: int) -> Array:
-    """A mask: that many uniform numbers modulo 2^64. A key is used for one mask only, so the nonce may be constant."""
+def stream(key: bytes, words: int, out: bytearray | None = None) -> Array:
+    """A mask: that many uniform numbers modulo 2^64. A key is used for one mask only, so the nonce may be constant.
+
+    `out`: 8 bytes per word to write the mask into, for those who make many of them.
+    """
     lib = _crypto_library()
     cipher = lib.Cipher(lib.ChaCha20(key, bytes(16)), None).encryptor()
-    return np.frombuffer(cipher.update(_zeros(8 * words)), dtype="<u8")
+    if out is None:
+        return np.frombuffer(cipher.update(_zeros(8 * words)), dtype="<u8")
+    cipher.update_into(_zeros(8 * words), out)
+    return np.frombuffer(out, dtype="<u8", count=words)
 
 
 @lru_cache(maxsize=2)
@@ -109,13 +127,3 @@ def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
         return _crypto_library().AEAD(key).decrypt(bytes(12), sealed, context)
     except _crypto_library().InvalidTag:
         raise ProtocolError("A sealed share does not open: it was tampered with, swapped or replayed.") from None
-
-
-def split_secret(secret: bytes, threshold: int, shares: int) -> list[bytes]:
-    """Shares of 16 bytes; any `threshold` of them give the secret, fewer say nothing of it."""
-    return [share for _, share in _crypto_library().Shamir.split(threshold, shares, secret)]
-
-
-def combine_shares(shares: dict[int, bytes]) -> bytes:
-    """The secret from exactly `threshold` shares, by their number (from 0)."""
-    return _crypto_library().Shamir.combine([(number + 1, share) for number, share in shares.items()])

@@ -1,13 +1,16 @@
 """The server's half of secure aggregation, around any engine's session: one ask becomes the protocol's phases.
 
 It fails closed: if a sum cannot be formed, every client asked counts as missing, because nobody's part is in a sum.
+Whatever a client sends is checked as far as it can be: one that sends something else than the phase asks for is asked
+again and then counts as missing, and the others go on without it, if they are enough.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,23 +23,35 @@ from fedspan.core.protocol import Ask, Replies, Sum
 from fedspan.core.run import Session
 from fedspan.core.snapshot import SessionSnapshot
 from fedspan.errors import ClientError, InputError, ProtocolError
-from fedspan.secure import fixed
-from fedspan.secure.keys import require_library
+from fedspan.secure import fixed, graph
+from fedspan.secure.keys import is_public_key, require_library
 from fedspan.secure.masking import (
     SEALED,
     SUM,
     TAG,
     Place,
+    digest_key,
     digest_roster,
     recover_seed,
     remove_masks,
     stack_bytes,
     to_bytes,
 )
+from fedspan.secure.packing import CHECK, PackedSum, check_columns_of, find_widths, resolve, tell_widths
+from fedspan.secure.shamir import SHARE
+
+Shapes = Mapping[str, tuple[int, ...]]  # of the byte arrays of a reply
+Check = Callable[[str, Arrays], str | None]  # what is wrong with a client's reply of the right shapes, if anything
 
 
 def find_threshold(secure: SecureSums, channel: Channel, clients: int, min_clients: int | None) -> int:
     """The least number of clients in a sum, for a run over that channel; refuses a channel that masks cannot pass."""
+    check_channel(channel)
+    return secure.threshold_for(clients, min_clients)
+
+
+def check_channel(channel: Channel) -> None:
+    """Refuse a channel that masks cannot pass, and an installation without the libraries."""
     for stage in (channel.up, channel.down):
         if set(stage.kinds) - {"pack"}:
             raise InputError(
@@ -44,16 +59,19 @@ def find_threshold(secure: SecureSums, channel: Channel, clients: int, min_clien
                 "between clients. Leave it out, or use bits='auto' of krylov, which rounds to one grid at all clients."
             )
     require_library()
-    return secure.threshold_for(clients, min_clients)
 
 
-class _Costs:
+class PhaseCosts:
     """What each client spent in all phases of one exchange."""
 
     def __init__(self, cohort: tuple[str, ...]) -> None:
         self.spent = {client: [0, 0, 0.0] for client in cohort}
         self.failures: dict[str, str] = {}
         self.exhausted: dict[str, None] = {}  # who did not answer a phase however often it was asked
+
+    def include(self, clients: Collection[str]) -> None:
+        """Count also what these clients spend, though the question is not for them."""
+        self.spent |= {client: [0, 0, 0.0] for client in clients if client not in self.spent}
 
     def add(self, event: Exchange) -> None:
         for client, *spent in zip(event.clients, event.bytes_down, event.bytes_up, event.seconds, strict=True):
@@ -86,7 +104,9 @@ class SecureSession:
         self.tries = retries + 1  # how often those who do not answer are asked in one phase
         self.roster: tuple[str, ...] = ()  # of the epoch; empty: new keys are needed
         self.context = b""
-        self.shares: dict[str, Array] = {}  # (m, SEALED) from each, for each other
+        self.threshold = threshold  # t', that of a neighbourhood
+        self.circles = self.mirror = np.zeros((0, 0), dtype=np.int64)  # (m, k + 1), see graph.py
+        self.shares = np.zeros((0, 0, SEALED), dtype=np.uint8)  # (m, k + 1, SEALED) from each, for each of its circle
 
     def close(self) -> None:
         self.inner.close()
@@ -113,26 +133,40 @@ class SecureSession:
                 f"({', '.join(map(repr, cohort[:5]))}). Ask more clients per round, or set a lower "
                 "threshold; if clients are missing, bring them back and resume from the checkpoint."
             )
-        costs, place = _Costs(cohort), (round, exchange)
+        costs, place = PhaseCosts(cohort), (round, exchange)
         try:
             if self.roster != cohort:
                 self._agree_on_keys(cohort, place, costs)
+            roster = self.roster
             total, present = self._sum(ask, place, costs)
         except _NoSumError:
             replies = Replies(cohort, cohort, failures=costs.failures, exhausted=tuple(costs.exhausted))
             return replies, costs.event(ask, place, cohort)
-        missing = tuple(client for client in cohort if client not in present)
-        costs.failures = {client: why for client, why in costs.failures.items() if client in missing}
-        total = fixed.from_lanes(total, len(present))
-        exhausted = tuple(client for client in costs.exhausted if client in missing)
-        replies = Replies(cohort, missing, total=total, failures=costs.failures, exhausted=exhausted)
+        there = set(present)
+        missing = tuple(client for client in cohort if client not in there)
+        costs.failures = {client: why for client, why in costs.failures.items() if client not in there}
+        exhausted = tuple(client for client in costs.exhausted if client not in there)
+        special = {*ask.narrow, *(CHECK + name for name in ask.narrow)}
+        wide = {name: lanes for name, lanes in total.items() if name not in special}
+        numbers = fixed.from_lanes(wide, len(present), len(roster))
+        wrapped = {}
+        for name, narrow in ask.narrow.items():
+            found = resolve(total[name], narrow)
+            numbers[name], wrapped[name] = check_columns_of(found, total[CHECK + name], narrow, place, name)
+        replies = Replies(cohort, missing, {}, numbers, costs.failures, exhausted, wrapped)
         return replies, costs.event(ask, place, missing)
 
     def _least(self, cohort: tuple[str, ...]) -> int:
         return max(self.t, min(self.need, len(cohort)))
 
     def _phase(
-        self, ask: Ask, to: tuple[str, ...], place: Place, costs: _Costs, expected: Mapping[str, tuple[int, ...]]
+        self,
+        ask: Ask,
+        to: tuple[str, ...],
+        place: Place,
+        costs: PhaseCosts,
+        expected: Shapes | Callable[[str], Shapes],
+        check: Check = lambda client, arrays: None,
     ) -> dict[str, dict[str, Array]]:
         """Ask for byte arrays of the expected shapes; those who do not send them are asked again."""
         each: dict[str, dict[str, Array]] = {}
@@ -143,10 +177,13 @@ class SecureSession:
             why = dict.fromkeys(replies.missing, f"no answer to {ask.task!r} in {self.tries} tries")
             why |= replies.failures
             for client, arrays in replies.each.items():
-                if _have_shapes(arrays, expected):
-                    each[client] = {name: arrays[name] for name in expected}
-                else:
+                shapes = expected(client) if callable(expected) else expected
+                if not _have_shapes(arrays, shapes):
                     why[client] = f"sent something else in reply to {ask.task!r}"
+                elif wrong := check(client, arrays):
+                    why[client] = f"sent {wrong} in reply to {ask.task!r}"
+                else:
+                    each[client] = {name: arrays[name] for name in shapes}
             missing = tuple(client for client in missing if client not in each)
             if not missing:
                 break
@@ -154,7 +191,7 @@ class SecureSession:
         return {client: each[client] for client in to if client in each}
 
     def _collect(
-        self, ask: Ask, to: tuple[str, ...], place: Place, costs: _Costs
+        self, ask: Ask, to: tuple[str, ...], place: Place, costs: PhaseCosts
     ) -> tuple[dict[str, Array], tuple[str, ...]]:
         """The sum of the masked arrays, and whose it is; those who did not answer are asked again."""
         total: dict[str, Array] = {}
@@ -174,89 +211,139 @@ class SecureSession:
             missing = replies.missing
             if not missing:
                 break
+        gone = set(missing)
         costs.give_up({client: why[client] for client in missing})
-        return total, tuple(client for client in to if client not in missing)
+        return total, tuple(client for client in to if client not in gone)
 
-    def _agree_on_keys(self, cohort: tuple[str, ...], place: Place, costs: _Costs) -> None:
+    def _agree_on_keys(self, cohort: tuple[str, ...], place: Place, costs: PhaseCosts) -> None:
         """A new epoch among those of the cohort who are there."""
         self.roster, people = (), cohort
         while len(people) >= self._least(cohort):
             epoch = os.urandom(16)
-            heard = self._phase(
-                Ask("@keys", {"epoch": stack_bytes([epoch], 16)[0]}), people, place, costs, {"key": (32,)}
-            )
+            heard, promised = self._ask_keys(epoch, people, place, costs)
             people = tuple(heard)
             if len(people) < self._least(cohort):
                 break
-            keys = np.stack([heard[client]["key"] for client in people])
+            degree = graph.choose_degree(len(people))
+            if degree is not None and people != promised:
+                continue  # whoever may withhold keys chooses who is whose neighbour, so all need new ones
+            keys = np.stack(list(heard.values()))
+            context = digest_roster(epoch, self.t, people, keys)
+            circles = graph.find_circles(context, len(people), degree)
             roster = {"names": to_bytes(json.dumps(people)), "keys": keys}
-            sealed = (len(people) if self.t < len(people) else 0, SEALED)  # nothing is shared where all must answer
+            sealed = (circles.shape[1] if self.t < len(people) else 0, SEALED)  # not shared where all must answer
             met = self._phase(Ask("@roster", roster), people, place, costs, {"shares": sealed})
             if len(met) == len(people):
-                self.roster, self.context = people, digest_roster(epoch, self.t, people, keys)
-                self.shares = {client: arrays["shares"] for client, arrays in met.items()}
+                self.roster, self.context = people, context
+                self.threshold = self.t if degree is None else degree.threshold
+                self.circles, self.mirror = circles, graph.mirror_circles(circles)
+                self.shares = np.stack([arrays["shares"] for arrays in met.values()])
                 return
             people = tuple(met)
         raise _NoSumError
 
-    def _sum(self, ask: Ask, place: Place, costs: _Costs) -> tuple[dict[str, Array], tuple[str, ...]]:
+    def _ask_keys(
+        self, epoch: bytes, people: tuple[str, ...], place: Place, costs: PhaseCosts
+    ) -> tuple[dict[str, Array], tuple[str, ...]]:
+        """The public keys of all who send one that can be used; and, among very many, who promised one before."""
+        arrays = {"epoch": stack_bytes([epoch], 16)[0]}
+        promised: dict[str, bytes] = {}
+        if graph.choose_degree(len(people)) is not None:
+            said = self._phase(Ask("@commit", arrays), people, place, costs, {"digest": (32,)})
+            people = tuple(said)
+            if not people:
+                return {}, ()
+            promised = {client: answer["digest"].tobytes() for client, answer in said.items()}
+            digests = stack_bytes(list(promised.values()), 32)
+            arrays |= {"names": to_bytes(json.dumps(people)), "digests": digests}
+
+        def check(client: str, reply: Arrays) -> str | None:
+            key = reply["key"].tobytes()
+            if promised and promised[client] != digest_key(epoch, key):
+                return "another key than it had promised"
+            return None if is_public_key(key) else "a key that is none of X25519"
+
+        heard = self._phase(Ask("@keys", arrays), people, place, costs, {"key": (32,)}, check)
+        keys = {client: answer["key"] for client, answer in heard.items()}
+        count = Counter(key.tobytes() for key in keys.values())
+        twice = {client: key for client, key in keys.items() if count[key.tobytes()] > 1}
+        costs.give_up(dict.fromkeys(twice, "sent the key of another client in reply to '@keys', or the other did"))
+        return {client: key for client, key in keys.items() if client not in twice}, tuple(promised)
+
+    def _sum(self, ask: Ask, place: Place, costs: PhaseCosts) -> tuple[dict[str, Array], tuple[str, ...]]:
         """The sum (still as lanes), and whose."""
         roster, m, cohort = self.roster, len(self.roster), tuple(costs.spent)
         assert isinstance(ask.want, Sum)  # noqa: S101 - for the type checker
         names = ask.want.names
-        arrays = {**ask.arrays, SUM: to_bytes(" ".join(names))}
-        masked, present = self._collect(Ask(ask.task, arrays, Sum(*names, fixed.COUNTS)), roster, place, costs)
+        arrays = {**ask.arrays, SUM: to_bytes(" ".join(names)), **tell_widths(ask.narrow)}
+        widths = {name: find_widths(narrow.rows, narrow.columns) for name, narrow in ask.narrow.items()}
+        want = PackedSum(*names, *(CHECK + name for name in widths), fixed.COUNTS, widths=widths)
+        masked, present = self._collect(Ask(ask.task, arrays, want), roster, place, costs)
         if len(present) < self._least(cohort):
             raise _NoSumError
         if self.t == m:
             return masked, present
 
-        marks = _marks(roster, present)
-        agreed = self._phase(Ask("@agree", {"present": marks}), present, place, costs, {"tags": (m, TAG)})
+        at = {client: i for i, client in enumerate(roster)}
+        there = _mark_clients(roster, present)
+        size = self.circles.shape[1]
+        agreed = self._phase(Ask("@agree", {"present": there}), present, place, costs, {"tags": (size, TAG)})
         if len(agreed) < self.t:
             raise _NoSumError
-        nothing = np.zeros((m, TAG), dtype=np.uint8)
-        by_sender = np.stack([agreed[client]["tags"] if client in agreed else nothing for client in roster])
-        tags = {client: {"tags": by_sender[:, i]} for i, client in enumerate(roster)}
-        unmask = Ask("@unmask", {"agreed": _marks(roster, tuple(agreed))}, privately=tags)
-        gone = [j for j in range(m) if not marks[j]]
-        revealed = self._phase(unmask, present, place, costs, {"seed": (32,), "pairs": (len(gone), 32)})
-        seeds = {client: arrays["seed"].tobytes() for client, arrays in revealed.items()}
+        tags = np.zeros((m, size, TAG), dtype=np.uint8)
+        for client, arrays in agreed.items():
+            tags[at[client]] = arrays["tags"]
+        delivered = tags.reshape(-1, TAG)[self.mirror]  # to each client, those of its circle
+        gone = {client: self.circles[at[client]][there[self.circles[at[client]]] == 0] for client in present}
+        unmask = Ask("@unmask", privately={client: {"tags": delivered[at[client]]} for client in present})
+        revealed = self._phase(
+            unmask, present, place, costs, lambda client: {"seed": (32,), "pairs": (len(gone[client]), 32)}
+        )
+        seeds = {client: answer["seed"].tobytes() for client, answer in revealed.items()}
         lost = tuple(client for client in present if client not in revealed)
-        if gone or lost:
+        if len(present) < m or lost:
             self.roster = ()  # these keys have served
         if lost:
-            if gone:
+            if len(present) < m:
                 raise _NoSumError  # nobody can take off the masks that the lost and the gone share
-            seeds |= self._recover(lost, tuple(revealed), roster, place, costs)
+            seeds |= self._recover([at[client] for client in lost], tuple(revealed), roster, place, costs)
         pairs = {
-            (roster.index(client), j): revealed[client]["pairs"][row].tobytes()
-            for client in present
-            for row, j in enumerate(gone)
+            (at[client], int(j)): pair.tobytes()
+            for client, answer in revealed.items()
+            for j, pair in zip(gone[client], answer["pairs"], strict=True)
         }
         return remove_masks(masked, list(seeds.values()), pairs), present
 
     def _recover(
-        self,
-        lost: tuple[str, ...],
-        there: tuple[str, ...],
-        roster: tuple[str, ...],
-        place: Place,
-        costs: _Costs,
+        self, lost: Sequence[int], there: tuple[str, ...], roster: tuple[str, ...], place: Place, costs: PhaseCosts
     ) -> dict[str, bytes]:
         """The seeds of clients that answered and were lost before they could unmask."""
-        sealed = {
-            client: {"shares": np.stack([self.shares[j][roster.index(client)] for j in lost])} for client in there
-        }
-        ask = Ask("@recover", {"lost": _marks(roster, lost)}, privately=sealed)
-        given = self._phase(ask, there, place, costs, {"shares": (len(lost), 16)})
-        if len(given) < self.t:
+        marks = _mark_clients(roster, [roster[i] for i in lost])
+        near = marks[self.circles] == 1  # (m, k + 1) who of its circle is lost, for each client
+        row = {client: i for i, client in enumerate(roster)}
+        asked = tuple(client for client in there if near[row[client]].any())
+        shares = self.shares.reshape(-1, SEALED)
+        sealed = {client: {"shares": shares[self.mirror[row[client]][near[row[client]]]]} for client in asked}
+
+        def expect(client: str) -> Shapes:
+            count = len(sealed[client]["shares"])
+            return {"shares": (count, SHARE), "opened": (count,)}
+
+        ask = Ask("@recover", {"lost": marks}, privately=sealed)
+        given = self._phase(ask, asked, place, costs, expect)
+        found: dict[int, dict[int, bytes]] = {i: {} for i in lost}
+        for client, arrays in given.items():
+            giver = row[client]
+            owners = self.circles[giver][near[giver]].tolist()
+            for owner, share, opened in zip(owners, arrays["shares"], arrays["opened"], strict=True):
+                if opened:
+                    found[owner][giver] = share.tobytes()
+        seeds = {roster[i]: recover_seed(found[i], self.threshold, self.context, place) for i in lost}
+        why = f"was lost, and fewer than {self.threshold} clients have a share of its mask that opens"
+        costs.give_up(dict.fromkeys([client for client, seed in seeds.items() if seed is None], why))
+        if None in seeds.values():
             raise _NoSumError
-        seeds = {}
-        for row, client in enumerate(lost):
-            shares = {roster.index(giver): arrays["shares"][row].tobytes() for giver, arrays in given.items()}
-            seeds[client] = recover_seed(shares, self.t, self.context, place)
-        return seeds
+        return {client: seed for client, seed in seeds.items() if seed is not None}
 
 
 def _have_shapes(arrays: Arrays, expected: Mapping[str, tuple[int, ...]]) -> bool:
@@ -266,5 +353,7 @@ def _have_shapes(arrays: Arrays, expected: Mapping[str, tuple[int, ...]]) -> boo
     )
 
 
-def _marks(roster: tuple[str, ...], chosen: tuple[str, ...]) -> Array:
-    return np.array([client in chosen for client in roster], dtype=np.uint8)
+def _mark_clients(roster: Sequence[str], chosen: Collection[str]) -> Array:
+    """A 1 for each client of the roster that is among the chosen."""
+    among = set(chosen)
+    return np.array([client in among for client in roster], dtype=np.uint8)

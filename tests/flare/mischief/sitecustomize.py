@@ -1,7 +1,8 @@
 """A rogue or broken site, for tests: Python loads this at the start of a process that has this folder in its path.
 
-In the process of a site's job it wraps the site's answers, as `mischief.json` in the kit says (see rogue.py). The
-network, the server and the other sites are the real ones.
+In the process of a site's job it wraps the site's answers, as `mischief.json` in the kit says (see rogue.py). In that
+of the server's job it changes questions, if the server's kit has such a file (see liar.py). The network and all others
+are the real ones.
 """
 
 import json
@@ -35,8 +36,12 @@ if any(job in _words for job in _JOBS):
     # No test sends tensors. FLARE would load torch to be able to, which takes each process of a job some seconds.
     sys.modules.setdefault("nvflare.app_opt.pt.decomposers", None)  # type: ignore[arg-type]
     sys.modules.setdefault("nvflare.app_opt.pt.tensor_downloader", None)  # type: ignore[arg-type]
-if _JOBS[0] in _words:
     _kit = Path(os.fsdecode(_words[_words.index(b"-m", _words.index(b"-m") + 1) + 1]))
+if _JOBS[1] in _words:
+    import liar
+
+    liar.lie(_kit)
+if _JOBS[0] in _words:
     if (_kit / "mischief.json").exists():
         print("this site misbehaves", file=sys.stderr)
     _misbehave(_kit)

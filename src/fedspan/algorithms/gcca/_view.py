@@ -207,13 +207,12 @@ def view_options(center: bool, scale: bool, ridge: float, tol: float) -> dict[st
 
 def open_views(k: int, center: bool, rng: Streams) -> Round[tuple[int, int]]:
     """(J, I) once the entities match and every view has been looked at; refuse more components than there can be."""
-    rows = yield from match_entities(rng)
+    J, views = yield from match_entities(rng)
     ranks = int((yield from complete(Ask("open_view", want=Sum("features", "rank")))).total["rank"])
-    J = next(iter(rows.values()))
     most = min(ranks, J - center)
     if k > most:
         raise InputError(f"n_components must be from 1 to {most}, the rank of all views together, but is {k}.")
-    return J, len(rows)
+    return J, views
 
 
 def view_tasks(patience: int = 0) -> frozenset[str]:

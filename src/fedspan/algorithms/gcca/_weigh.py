@@ -17,6 +17,8 @@ from fedspan.core.protocol import Ask, Round, complete
 from fedspan.numerics.alignment import alignment_accuracy
 from fedspan.numerics.orthonormal import polar
 
+NOT_SUMS_OF_VIEWS = "every client's weights come back by themselves at the end, because the model is made of them"
+
 
 @dataclass(frozen=True)
 class Answer:

@@ -32,8 +32,16 @@ import numpy as np
 
 from fedspan._types import Array
 from fedspan.algorithms.gcca._view import ViewClient, open_views, view_options, view_tasks
-from fedspan.algorithms.gcca._weigh import Answer, Watch, ask_weights, is_out_of_patience, view_metrics, watch_held_out
-from fedspan.core.protocol import Ask, Client, Round, Server, Sum, complete
+from fedspan.algorithms.gcca._weigh import (
+    NOT_SUMS_OF_VIEWS,
+    Answer,
+    Watch,
+    ask_weights,
+    is_out_of_patience,
+    view_metrics,
+    watch_held_out,
+)
+from fedspan.core.protocol import Ask, Client, Replay, Round, Server, Sum, complete
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid
@@ -65,6 +73,9 @@ class _MaxVar(Server[MaxVarState]):
     State = MaxVarState
     client: ClassVar[type[Client[object]]] = ViewClient
     family: ClassVar[str] = "gcca"
+
+    def replay(self) -> Replay | str:
+        return NOT_SUMS_OF_VIEWS
 
     def estimate(self, state: MaxVarState) -> Array:
         return state.answer.G if state.answer else state.G

@@ -42,7 +42,8 @@ from fedspan.algorithms.gcca.networks import (
     to_tensors,
     use_torch_alone,
 )
-from fedspan.core.protocol import Ask, Client, Needs, Round, Server, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Needs, Replay, Round, Server, Sum, complete, task
+from fedspan.core.replay import CLOSE, Close
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.maxvar import center_columns, common_step
@@ -225,8 +226,14 @@ class DeepMaxVar(Server[DeepState]):
     def asks(self) -> frozenset[str]:
         return MATCH_TASKS | {"start", "train"}
 
+    def replay(self) -> Replay | str:
+        if self.alpha < math.inf:
+            return "with alpha each common representation follows from the one before, which sites have only rounded"
+        matching: Replay = {task: {"key": CLOSE} for task in MATCH_TASKS}
+        return {**matching, "start": {}, "train": {"G": Close(1e-4)}}  # G goes in float32
+
     def init(self, rng: Streams) -> Round[DeepState]:
-        J = next(iter((yield from match_entities(rng)).values()))
+        J, _ = yield from match_entities(rng)
         if self.k >= J:
             raise InputError(
                 f"There must be more entities than the {self.k} components, but there are {J}. Lower n_components."

@@ -1,33 +1,41 @@
 """Are row j of one client and row j of another the same entity? Asked before anything is computed.
 
-Every client hashes its ids with a key: the run's own random one, and a secret that the clients share and the server
-does not have, if they were given one. First one digest of the whole list is compared, 16 bytes from each client. Only
-if they differ are the rows' own digests asked for, 4 bytes each, to say how many rows differ.
+Every client digests its ids by HMAC-SHA256, with a secret that the clients share and the server does not have, and a
+random key of the run. First only sums are asked for: of d and of d·d, for the digest d of the whole list and for the
+number of rows. All clients have the same d exactly if m·Σd² = (Σd)². Only if they differ are the rows' own digests
+asked for, 4 bytes each, to say how many rows differ; under secure sums that is refused.
 
-What the server sees: the digests. Without a secret, a server that guesses an id can check its guess against the rows'
-digests (which it has only after a mismatch), or guess the whole list; with one it learns only which rows agree.
+What the server sees: with secure sums, whether all lists agree; without, each client's digest too, and after a mismatch
+which rows agree. Who knows the secret can check a guess of an id against them, so a site of a federation gives digests
+only under a secret of its own making (`fedspan federation secret`). In one process a random one is shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from fedspan._types import Array, Arrays, Matrix
-from fedspan.core.protocol import PUBLIC, Ask, Client, Needs, Round, complete, task
+from fedspan.core.protocol import Ask, Client, Needs, Round, Sum, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 
 Remembered = TypeVar("Remembered")
+_DIGEST = 16  # bytes
+_OF_THIS_PROCESS = secrets.token_hex(32)  # for clients in one process that were given no secret
 
 
 @dataclass(frozen=True)
 class Entities:
-    """A client's view with the ids of its rows, a secret shared by the clients, and rows held out of the fit."""
+    """A client's view with the ids of its rows, a secret shared by the clients, and rows held out of the fit.
+
+    Without a secret, a random one is shared by all clients of this process.
+    """
 
     X: Matrix
     ids: Sequence[object] | Array | None = None
@@ -42,64 +50,70 @@ class EntitiesClient(Client[Remembered]):
     entities: Entities
 
     @task(
-        releases={"n": PUBLIC, "digest": PUBLIC},
+        releases={"n": None, "nn": None, "named": None, "d": None, "dd": None},
         shows="its number of rows, and one digest of their ids if a column of ids is named",
     )
     def identify(self, state: Remembered, arrays: Arrays, rng: Streams) -> tuple[Remembered, Arrays]:
-        """How many rows there are, and one digest of all their ids (no bytes if they have none)."""
-        n, ids = np.array(self.entities.X.shape[0]), self.entities.ids
-        if ids is None:
-            return state, {"n": n, "digest": np.zeros(0, dtype=np.uint8)}
-        if len(ids) != int(n):
-            raise InputError(f"There must be one id for each of the {int(n)} rows, but there are {len(ids)}.")
-        return state, {"n": n, "digest": np.frombuffer(self._digest(arrays, 16, ids), dtype=np.uint8)}
+        """How many rows there are, whether they have ids, and one digest of these; each with its square."""
+        n, ids = self.entities.X.shape[0], self.entities.ids
+        if ids is not None and len(ids) != n:
+            raise InputError(f"There must be one id for each of the {n} rows, but there are {len(ids)}.")
+        whole = bytes(_DIGEST) if ids is None else self._digest(arrays, _DIGEST, ids)
+        d = np.frombuffer(whole, dtype=np.uint8).astype(np.int64)
+        named = np.array(int(ids is not None))
+        return state, {"n": np.array(n), "nn": np.array(n * n), "named": named, "d": d, "dd": d * d}
 
     @task(
-        releases={"digests": PUBLIC},
-        shows="a digest of each row's id (anyone who guesses an id can check the guess)",
+        releases={"n": None, "digests": None},
+        shows="its number of rows, and a digest of each row's id (whoever knows the sites' secret can check a guess)",
     )
     def identify_rows(self, state: Remembered, arrays: Arrays, rng: Streams) -> tuple[Remembered, Arrays]:
         """A digest of every row's id, cut to 4 bytes."""
         ids = [] if self.entities.ids is None else self.entities.ids
         rows = b"".join(self._digest(arrays, 4, [one]) for one in ids)
-        return state, {"digests": np.frombuffer(rows, dtype="<u4").astype(np.uint32)}
+        digests = np.frombuffer(rows, dtype="<u4").astype(np.uint32)
+        return state, {"n": np.array(self.entities.X.shape[0]), "digests": digests}
 
     def _digest(self, arrays: Arrays, size: int, ids: Sequence[object] | Array) -> bytes:
-        key = blake2b(arrays["key"].tobytes() + self.entities.secret.encode(), digest_size=32).digest()
-        digest = blake2b(digest_size=size, key=key)
+        secret = self.entities.secret or _OF_THIS_PROCESS
+        digest = hmac.new(secret.encode(), arrays["key"].tobytes(), "sha256")
         for one in ids:
             text = str(one).encode()
             digest.update(len(text).to_bytes(8, "little") + text)  # "1","23" is not "12","3"
-        return digest.digest()
+        return digest.digest()[:size]
 
 
 MATCH_TASKS = frozenset({"identify", "identify_rows"})  # the tasks of `match_entities`; the second after a mismatch
+_SUMS = Sum("n", "nn", "named", "d", "dd")
 
 
-def match_entities(rng: Streams) -> Round[dict[str, int]]:
-    """The number of entities at every client, if all have the same ones in the same order; else a refusal."""
+def match_entities(rng: Streams) -> Round[tuple[int, int]]:
+    """The number of entities and of clients, if all have the same ones in the same order; else a refusal."""
     key = {"key": rng("ids").integers(0, 256, 32, dtype=np.uint8)}
-    each = (yield from complete(Ask("identify", key))).each
+    replies = yield from complete(Ask("identify", key, _SUMS))
+    total, m = {name: np.asarray(array, dtype=np.int64) for name, array in replies.total.items()}, len(replies.asked)
+    same_rows = m * total["nn"] == total["n"] ** 2
+    same_ids = (m * total["dd"] == total["d"] ** 2).all() and int(total["named"]) in (0, m)
+    if same_rows and same_ids:
+        return int(total["n"]) // m, m
+    each = (yield from complete(Ask("identify_rows", key))).each
+    raise InputError(_describe_mismatch(each))
+
+
+def _describe_mismatch(each: Mapping[str, Arrays]) -> str:
+    """What is different at whom, from every client's own reply."""
     rows = {client: int(arrays["n"]) for client, arrays in each.items()}
     first = next(iter(rows))
     for client, n in rows.items():
         if n != rows[first]:
-            raise InputError(
+            return (
                 f"Every view must have the same entities, but client {first!r} has {rows[first]} rows and client "
                 f"{client!r} has {n}. Keep the rows that all clients have, in the same order."
             )
-    digests = {client: arrays["digest"].tobytes() for client, arrays in each.items()}
-    if any(digests.values()) and not all(digests.values()):
-        bare = next(client for client, digest in digests.items() if not digest)
-        raise InputError(f"Either every client gives ids or none does, but client {bare!r} has none. Give its ids too.")
-    if len(set(digests.values())) > 1:
-        replies = yield from complete(Ask("identify_rows", key))
-        raise InputError(_describe_mismatch({client: arrays["digests"] for client, arrays in replies.each.items()}))
-    return rows
-
-
-def _describe_mismatch(digests: dict[str, Array]) -> str:
-    first = next(iter(digests))
+    digests = {client: arrays["digests"] for client, arrays in each.items()}
+    bare = [client for client, own in digests.items() if not len(own)]
+    if bare and len(bare) < len(digests):
+        return f"Either every client gives ids or none does, but client {bare[0]!r} has none. Give its ids too."
     ours = digests[first]
     for client, theirs in digests.items():
         differ = int(np.sum(ours != theirs))

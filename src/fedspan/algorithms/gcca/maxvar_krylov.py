@@ -25,10 +25,18 @@ import numpy as np
 from fedspan._types import Array
 from fedspan.algorithms._moments import Moments
 from fedspan.algorithms.gcca._view import ViewClient, open_views, send_common, view_options, view_tasks
-from fedspan.algorithms.gcca._weigh import Answer, Watch, ask_weights, is_out_of_patience, view_metrics, watch_held_out
+from fedspan.algorithms.gcca._weigh import (
+    NOT_SUMS_OF_VIEWS,
+    Answer,
+    Watch,
+    ask_weights,
+    is_out_of_patience,
+    view_metrics,
+    watch_held_out,
+)
 from fedspan.algorithms.gcca.altmaxvar import ask_low_rank
 from fedspan.algorithms.spectral.krylov import Krylov, KrylovState, check_columns
-from fedspan.core.protocol import Ask, Client, Round, Sum, complete
+from fedspan.core.protocol import Ask, Client, Replay, Round, Sum, complete
 from fedspan.core.rng import Streams
 from fedspan.numerics.maxvar import common_step
 from fedspan.numerics.orthonormal import orthonormalize
@@ -64,6 +72,9 @@ class MaxVarKrylov(Krylov):
 
     def asks(self) -> frozenset[str]:
         return view_tasks(self.patience) | {"sketch", self.product_task}
+
+    def replay(self) -> Replay | str:
+        return NOT_SUMS_OF_VIEWS
 
     def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
         J, views = yield from open_views(self.k, self.center, rng)

@@ -14,8 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedspan._types import Array, Arrays, Matrix
-from fedspan.core.protocol import Ask, Client, Needs, Release, Round, Sensitivity, Sum, complete, task
-from fedspan.core.rng import Streams, secret_uniform
+from fedspan.core.protocol import Ask, Client, Needs, Release, Replay, Round, Sensitivity, Sum, complete, task
+from fedspan.core.replay import CLOSE, Comparison
+from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.swish import Swish, gradient, gradient_norms, losses, losses_and_slopes, swish, to_floats
 
@@ -81,7 +82,9 @@ class Opening:
 
 @dataclass(frozen=True)
 class Sampling:
-    """What is public in a private run: the rows of all clients together, the features, and the rate of sampling.
+    """What is public in a private run: about how many rows all clients have, the features, and the rate of sampling.
+
+    The number of rows is a noised count; `spent` is the share of the budget that it took.
 
     Every row is in a batch with probability `rate`, by a draw of its client that nobody else can repeat (unless
     `simulate`, for runs that repeat): so the privacy of a round is that of a secret sample.
@@ -91,6 +94,7 @@ class Sampling:
     features: int
     rate: float
     simulate: bool = False
+    spent: float = 0.0
 
 
 class Sums(NamedTuple):
@@ -249,6 +253,11 @@ class SampleClient(Client[None]):
         self.rows.check()
         return state, {"n": self.rows.counts, "features": np.array(self.rows.features)}
 
+    @task(releases={"n": Sensitivity(0)}, shows="its number of rows")
+    def tally(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+        """How many rows there are; with noise, in private runs."""
+        return state, {"n": np.array(self.rows.n)}
+
     @task(
         releases={"n": Sensitivity(0), "loss": None, "grad": None, "bad": None},
         shows="the loss and its gradient, summed over a batch of its rows, and its number of rows",
@@ -290,7 +299,8 @@ class SampleClient(Client[None]):
     @task(releases={"grad": Sensitivity(1)}, shows="gradients of rows drawn in secret, each cut to a bound, summed")
     def sampled(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
         """Σ ∇f over rows that are each in it with probability `rate`, each of norm at most `clip`."""
-        uniform = rng("sample").random(self.rows.n) if self.simulate else secret_uniform(self.rows.n)
+        n = self.rows.n
+        uniform = rng("sample").random(n) if self.simulate else rng.draw_in_secret("sample", n)
         at = np.flatnonzero(uniform < self.rate)
         return state, {"grad": self.rows.clipped(arrays["omega"], at, self.clip)[None].astype(np.float64)}
 
@@ -330,9 +340,17 @@ class SampleBased:
             return frozenset({"sampled"})
         return frozenset({"open", "clipped" if self.clip else "gradient"})
 
+    def replay(self) -> Replay | str:
+        """All that is sent is ω, and shares of rows that follow from the sums."""
+        if not isinstance(self.model, Swish):
+            return "the sites do not have the model of the job"
+        told: dict[str, Comparison] = {"omega": CLOSE, "share": CLOSE, "batch": CLOSE}
+        return {task: told if task != "open" else {} for task in self.asks()}
+
     def planned(self) -> tuple[Release, ...]:
         """What a private run will release: sums of gradients of rows that are drawn in secret."""
-        return (Release("sampled", "grad", self.rounds, sampled=self.private.rate),) if self.private else ()
+        p = self.private
+        return (Release("sampled", "grad", self.rounds, 1.0 - p.spent, p.rate),) if p else ()
 
     def simulates(self) -> bool:
         return self.private is not None and self.private.simulate

@@ -39,7 +39,8 @@ from fedspan.algorithms.learning._samples import (
     mark_finite,
     mean_loss,
 )
-from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Server, Sum, task
+from fedspan.core.protocol import Ask, Client, Replay, Round, Sensitivity, Server, Sum, task
+from fedspan.core.replay import CLOSE
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.swish import Swish
@@ -176,6 +177,11 @@ class FedAvg(FedSgd):
 
     def asks(self) -> frozenset[str]:
         return frozenset({"open", "local"})
+
+    def replay(self) -> Replay | str:
+        known = super().replay()
+        told = ("omega", "v", "rate", "momentum", "l2", "steps")
+        return known if isinstance(known, str) else {"open": {}, "local": dict.fromkeys(told, CLOSE)}
 
     def round(self, state: SgdState, rng: Streams) -> Round[SgdState]:
         t = state.t + 1

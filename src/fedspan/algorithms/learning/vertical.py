@@ -39,7 +39,8 @@ from fedspan.algorithms.learning._samples import (
 )
 from fedspan.algorithms.learning.sgd import FedSgd
 from fedspan.algorithms.learning.ssca import Ssca
-from fedspan.core.protocol import PUBLIC, Ask, Client, Each, Needs, Round, Sum, complete, task
+from fedspan.core.protocol import PUBLIC, Ask, Client, Each, Needs, Replay, Round, Sum, complete, task
+from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.swish import Swish, losses_and_slopes, to_floats
@@ -161,6 +162,14 @@ class FeatureBased:
 
     def asks(self) -> frozenset[str]:
         return frozenset({"open", "take", "forward", "head", self.block_task})
+
+    def replay(self) -> Replay | str:
+        """The rows of a batch follow from the seed, H is a sum, ω_i goes to its client only."""
+        if self.exchange == "each":
+            return "with exchange='each' every client's own contribution is passed on, not a sum"
+        take: dict[str, Comparison] = {"omega": CLOSE, "first": CLOSE, "features": CLOSE}
+        seen: dict[str, Comparison] = {"rows": CLOSE, "H": CLOSE, "W0": CLOSE}
+        return {"open": {}, "take": take, "forward": {"rows": CLOSE}, "head": seen, self.block_task: seen}
 
     def opening(self, rng: Streams) -> Round[tuple[Opening, Array]]:
         """N, the features of every client, and ω¹."""

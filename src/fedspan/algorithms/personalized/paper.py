@@ -31,6 +31,7 @@ from fedspan._types import Array, Arrays
 from fedspan.algorithms.personalized._client import Personal, PersonalClient
 from fedspan.algorithms.personalized.personal_server import Personalized, PersonalState
 from fedspan.core.protocol import Ask, Client, Round, Sum, task
+from fedspan.core.replay import CLOSE, Basis, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.folds import RowPart
@@ -138,6 +139,10 @@ class PersonalPaper(Personalized):
 
     def asks(self) -> frozenset[str]:
         return super().asks() | self.round_asks("descend")
+
+    def own_replay(self, name: str) -> dict[str, Comparison]:
+        numbers = ("noise", "precision", "alpha", "steps", "scatter")
+        return {"V": Basis(), **dict.fromkeys(numbers, CLOSE)} if name == "V" else {}
 
     def init(self, rng: Streams) -> Round[PersonalState]:
         return (yield from self.begin(rng))

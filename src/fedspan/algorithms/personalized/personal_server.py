@@ -36,7 +36,8 @@ from fedspan.algorithms.personalized._client import PersonalClient
 from fedspan.algorithms.personalized.shrinkage import LAMBDAS, choose_shrinkage, to_shares
 from fedspan.algorithms.spectral.oneshot import unpack_triangle
 from fedspan.core.participation import Participation
-from fedspan.core.protocol import Ask, Client, Each, Replies, Round, Server, Sum, complete
+from fedspan.core.protocol import Ask, Client, Each, Replay, Replies, Round, Server, Sum, complete
+from fedspan.core.replay import CLOSE, TOGETHER, Comparison, WeightedBasis
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError, ProtocolError
 from fedspan.numerics.folds import leading_eigenpairs, leading_eigenpairs_of_sum
@@ -167,6 +168,29 @@ class Personalized(Server[PersonalState]):
         if self.shrinkage == "auto":
             tasks.add("validate")
         return frozenset(tasks)
+
+    def replay(self) -> Replay | str:
+        """What is asked for are sums, and what is told follows from them; `own_replay` adds the task of a round."""
+        if self.share != "sums":
+            return "with share='eigenpairs' every client's own eigenpairs are asked for, not sums"
+        if self.collect:
+            return "with collect=True every client's own components come back at the end"
+        if self.partial:
+            return "only some of the clients take part in a round"
+        shift: dict[str, Comparison] = {"mean": CLOSE, "scale": CLOSE}
+        prior: dict[str, Comparison] = {
+            **shift,
+            "Q": WeightedBasis("w"),
+            "w": TOGETHER,
+            **dict.fromkeys(("v", "rows", "kinds", "kind", "r", "omega"), CLOSE),
+        }
+        kinds: dict[str, dict[str, Comparison]] = {"validate": prior, "retain": prior | self.own_replay("Q")}
+        kinds["fold"] = {**shift, "folds": CLOSE}
+        return {task: kinds.get(task, shift | self.own_replay("V")) for task in self.asks()}
+
+    def own_replay(self, name: str) -> dict[str, Comparison]:
+        """How the shared components of methods that iterate are compared, and what goes with them."""
+        return {}
 
     def round_asks(self, task: str) -> frozenset[str]:
         """`task`, if these options iterate at all: with an infinite λ all U_i are V, and the opening has solved it."""

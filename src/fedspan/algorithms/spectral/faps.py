@@ -35,9 +35,10 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_tasks
+from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_replay, measure_tasks
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState, ritz_pairs
-from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Replay, Round, Sensitivity, Sum, complete, task
+from fedspan.core.replay import CLOSE, Basis
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.anderson import anderson_weights, combine_bases
@@ -283,6 +284,12 @@ class Faps(Spectral[FapsState]):
     def asks(self) -> frozenset[str]:
         closing = "multiply" if self.accelerate else "variances"
         return measure_tasks(self.center, self.scale) | {"split", closing}
+
+    def replay(self) -> Replay | str:
+        opening = measure_replay(self.center, self.scale)
+        if self.accelerate:
+            return "the weights of its extrapolation follow from the sums only up to large rounding errors"
+        return {**opening, "split": {"Z": Basis(), "t": CLOSE}, "variances": {"Z": Basis()}}
 
     def init(self, rng: Streams) -> Round[FapsState]:
         moments = yield from measure(self.center, self.scale)

@@ -21,9 +21,12 @@ p = 1 it is that of M_i Z.
 What differs from the paper: "1 = argmin p_i" is a slip for the largest; the baseline is the largest client that takes
 part and answers. Z_0 is orthonormal from the start, and the server sends orth(Y), not Y: the same iterates.
 
-`PaperNoise` adds the noise of Algorithm 2, to reproduce the paper's Table 3, not to protect rows. Notation:
-c₁ = √(2 ln(1.25/δ))/ε₁ and c₂ the same with ε₂, for one communication. A client sends
-s_i(Y_i D_i + ‖Z_i‖_max·c₁/s_i·N), the server goes on with Y + ‖Z‖_max·c₂/n·N', N and N' of standard normal entries.
+`PaperNoise` adds the noise of Algorithms 2 and 3, to reproduce the paper's Table 3, not to protect rows. With
+c(x) = √(2 ln(1.25 x/δ)), for one communication, a client sends s_i(Y_i D_i + ‖Z_i‖_max·σ·N), and the server goes on
+with Y + ‖Z‖_max·σ'·N', N and N' of standard normal entries, where
+    full participation      σ = c(1)/(ε₁ min s_i)          σ' = max p_i · c(1)/(ε₂ min s_i)
+    partial, Scheme 1       σ = c(max p_i)/(ε₁ min s_i)    σ' = c(1)/(K ε₂ min s_i)
+    partial, Scheme 2       σ = c(1/m)/(ε₁ min s_i)        σ'' = max p_i · c(1)/(K ε₂ min s_i)
 Why it is not sound, and PaperDP warns of it: (a) the proof holds Z_i fixed, but with p > 1 it depends on the private
 rows since the last synchronisation; (b) it bounds one column of the release and stacks r of them, which is up to √r
 more; its neighbours differ in one entry of AᵀA, not in one row; ‖Z_i‖_max is itself read from private iterates; and
@@ -46,7 +49,7 @@ from fedspan.algorithms._moments import SHOWS_PRODUCTS, Shift, ask_sizes, measur
 from fedspan.algorithms.spectral._eigenspace import Spectral
 from fedspan.algorithms.spectral.power import LocalPowerClient, PowerState
 from fedspan.core.participation import cohort_size
-from fedspan.core.protocol import Ask, Client, Each, Replies, Round, Sensitivity, Sum, task
+from fedspan.core.protocol import Ask, Client, Each, Replay, Replies, Round, Sensitivity, Sum, task
 from fedspan.core.rng import Streams
 from fedspan.errors import ClientError, InputError
 from fedspan.numerics.orthonormal import orthonormalize, polar, projection_distance, random_orthonormal
@@ -77,7 +80,7 @@ class FedPowerClient(LocalPowerClient):
         """Alg. 2, lines 4 to 6; also ZᵀM_iZ."""
         Z_i, Y_i, T = self.local(state, arrays["Z"], int(arrays["steps"]))
         D = _ALIGN[self.align](Z_i, arrays["Z1"])  # (3.2) or (3.16)
-        return state, {"Y": self.perturb(Y_i @ D, Z_i, rng), "T": T}
+        return state, {"Y": self.perturb(Y_i @ D, Z_i, arrays, rng), "T": T}
 
     @task(
         releases={"Y": None, "T": Sensitivity(2)},
@@ -86,9 +89,9 @@ class FedPowerClient(LocalPowerClient):
     def iterate(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """Alg. 2, line 4, without alignment; also ZᵀM_iZ."""
         Z_i, Y_i, T = self.local(state, arrays["Z"], int(arrays["steps"]))
-        return state, {"Y": self.perturb(Y_i, Z_i, rng), "T": T}
+        return state, {"Y": self.perturb(Y_i, Z_i, arrays, rng), "T": T}
 
-    def perturb(self, Y: Array, Z_i: Array, rng: Streams) -> Array:
+    def perturb(self, Y: Array, Z_i: Array, arrays: Arrays, rng: Streams) -> Array:
         """What is sent in place of Y; `PaperNoiseClient` adds noise."""
         return Y
 
@@ -166,6 +169,9 @@ class FedPower(Spectral[FedPowerState]):
             tasks.add("multiply")
         return measure_tasks(self.center, self.scale) | tasks
 
+    def replay(self) -> Replay | str:
+        return "it asks for every client's number of rows, and for the largest client's own basis, not for sums"
+
     def init(self, rng: Streams) -> Round[FedPowerState]:
         moments = yield from measure(self.center, self.scale)
         s = yield from ask_sizes()
@@ -192,16 +198,18 @@ class FedPower(Spectral[FedPowerState]):
         S_t = self.cohort(state.sizes, rng)  # Alg. 3, line 6
         to = tuple(S_t) if self.partial else None
         apart = self.partial and self.scheme == 1  # weights that differ: the server must see each reply
+        noise = self.ask_for_noise(state.sizes, sum(S_t.values()))
         if p == 1:
-            replies = yield Ask("multiply", {"Z": Z}, Each() if apart else Sum("Y"), to)
+            replies = yield Ask("multiply", {"Z": Z, **noise}, Each() if apart else Sum("Y"), to)
         else:
-            arrays: dict[str, Array] = {"Z": Z, "steps": np.array(p)}
+            arrays: dict[str, Array] = {"Z": Z, "steps": np.array(p), **noise}
             name = "iterate"
             if self.align != "none":
                 name, arrays["Z1"] = "iterate_aligned", (yield from _ask_baseline(S_t, state.sizes, arrays))
             replies = yield Ask(name, arrays, Each() if apart else Sum("Y", "T"), to)
         w = self.weights(replies, S_t, state.sizes)
-        Y = self.perturb(_aggregate(replies, "Y", w, state.sizes), Z, n, rng)  # (d, r)
+        Y = _aggregate(replies, "Y", w, state.sizes)  # (d, r)
+        Y = self.perturb(Y, Z, state.sizes, sum(S_t.values()), rng)
         kkt = np.nan
         if p == 1:
             theta, S, R = rayleigh_ritz(Z, Y, k)
@@ -224,7 +232,11 @@ class FedPower(Spectral[FedPowerState]):
         """An orthonormal basis of Y, when no local steps are taken: see power.py."""
         return polar(Y)
 
-    def perturb(self, Y: Array, Z: Array, n: int, rng: Streams) -> Array:
+    def ask_for_noise(self, s: Mapping[str, int], K: int) -> dict[str, Array]:
+        """What the clients must know to add noise; `PaperNoise` says it."""
+        return {}
+
+    def perturb(self, Y: Array, Z: Array, s: Mapping[str, int], K: int, rng: Streams) -> Array:
         """What the server goes on with in place of Y; `PaperNoise` adds noise."""
         return Y
 
@@ -296,30 +308,23 @@ def _aggregate(replies: Replies, name: str, w: Mapping[str, float], s: Mapping[s
     return np.asarray(sum(replies.each[client][name] * (w_i / s[client]) for client, w_i in w.items()))
 
 
-def paper_deviation(epsilon: float, delta: float) -> float:
-    """c = √(2 ln(1.25/δ))/ε: the paper's standard deviation for one communication."""
-    return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-
-
 class PaperNoiseClient(FedPowerClient):
     """A FedPower client that adds the paper's noise to what it sends. No sensitivity is declared: none is known."""
 
-    def __init__(self, data: object, columns: int = 0, align: str = "opt", c1: float = 0.0) -> None:
-        super().__init__(data, columns, align)
-        self.c1 = c1
-
-    def perturb(self, Y: Array, Z_i: Array, rng: Streams) -> Array:
-        return Y + rng("paper noise").normal(size=Y.shape) * (float(np.abs(Z_i).max()) * self.c1)  # Alg. 2, line 6
+    def perturb(self, Y: Array, Z_i: Array, arrays: Arrays, rng: Streams) -> Array:
+        """s_i·(Y_i D_i + ‖Z_i‖_max·σ·N): Alg. 2, line 6; Alg. 3, line 8. Y holds s_i·Y_i D_i."""
+        deviation = self.rows.n * float(np.abs(Z_i).max()) * float(arrays["sigma"])
+        return Y + rng("paper noise").normal(size=Y.shape) * deviation
 
     @task(releases={"Y": None}, shows=SHOWS_PRODUCTS)
     def multiply(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """Alg. 2, lines 4 to 6, for p = 1."""
-        return state, {"Y": self.perturb(self.product(state, arrays["Z"]), arrays["Z"], rng)}
+        return state, {"Y": self.perturb(self.product(state, arrays["Z"]), arrays["Z"], arrays, rng)}
 
 
 @dataclass(frozen=True)
 class PaperNoise(FedPower):
-    """FedPower with noise at the clients (ε₁) and at the server (ε₂), δ for both."""
+    """FedPower with noise at the clients (ε₁) and at the server (ε₂), δ for both; as printed, for one communication."""
 
     epsilon1: float = 1.0
     epsilon2: float = 1.0
@@ -327,12 +332,30 @@ class PaperNoise(FedPower):
 
     client: ClassVar[type[Client[object]]] = PaperNoiseClient
 
-    def client_options(self) -> dict[str, float | int | str | bool]:
-        return {**super().client_options(), "c1": paper_deviation(self.epsilon1, self.delta)}
-
     def orth(self, Y: Array) -> Array:
         return orthonormalize(Y)  # the paper's: ‖Z‖_max, which scales the noise, depends on the basis
 
-    def perturb(self, Y: Array, Z: Array, n: int, rng: Streams) -> Array:
-        deviation = float(np.abs(Z).max()) * paper_deviation(self.epsilon2, self.delta) / n
-        return Y + rng("paper noise").normal(size=Y.shape) * deviation  # Alg. 2, line 7
+    def client_deviation(self, s: Mapping[str, int]) -> float:
+        """σ of Algorithm 2, or of Algorithm 3, where the sampling of devices (q_i) makes it smaller."""
+        n, m = sum(s.values()), len(s)
+        largest = 1.0
+        if self.partial:
+            largest = max(s.values()) / n if self.scheme == 1 else 1.0 / m  # max q_i
+        inside = max(math.log(1.25 * largest / self.delta), 0.0)
+        return math.sqrt(2 * inside) / (self.epsilon1 * min(s.values()))
+
+    def server_deviation(self, s: Mapping[str, int], K: int) -> float:
+        """σ' of Algorithm 2; of Algorithm 3 σ' (Scheme 1) or σ'' (Scheme 2)."""
+        one = math.sqrt(2 * math.log(1.25 / self.delta)) / (self.epsilon2 * min(s.values()))
+        largest = max(s.values()) / sum(s.values())  # max p_i
+        if not self.partial:
+            return largest * one
+        return one / K if self.scheme == 1 else largest * one / K
+
+    def ask_for_noise(self, s: Mapping[str, int], K: int) -> dict[str, Array]:
+        return {"sigma": np.array(self.client_deviation(s))}
+
+    def perturb(self, Y: Array, Z: Array, s: Mapping[str, int], K: int, rng: Streams) -> Array:
+        """Alg. 2, line 7; Alg. 3, line 10."""
+        deviation = float(np.abs(Z).max()) * self.server_deviation(s, K)
+        return Y + rng("paper noise").normal(size=Y.shape) * deviation

@@ -29,14 +29,16 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import scipy.linalg
 
-from fedspan._types import Array
-from fedspan.algorithms._moments import Moments, RowsClient, measure, measure_tasks
+from fedspan._types import Array, Arrays
+from fedspan.algorithms._moments import Moments, RowsClient, measure, measure_replay, measure_tasks
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState
-from fedspan.core.protocol import Ask, Client, Round, Sum, complete
+from fedspan.algorithms.spectral._narrow import ask_near, predict_sum
+from fedspan.core.protocol import Ask, Client, Replay, Round, Sum, complete
+from fedspan.core.replay import CLOSE, TOGETHER, Basis, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid, to_grid
-from fedspan.numerics.orthonormal import random_orthonormal
+from fedspan.numerics.orthonormal import orthonormalize, random_orthonormal
 from fedspan.numerics.precondition import corrections, low_rank_sum
 from fedspan.numerics.rayleigh_ritz import append_rows, extension, rayleigh_ritz
 
@@ -104,6 +106,39 @@ class Krylov(Spectral[KrylovState]):
     def asks(self) -> frozenset[str]:
         return measure_tasks(self.center, self.scale) | {self.product_task}
 
+    def replay(self) -> Replay | str:
+        if self.prior is not None:
+            return "it starts from an earlier model, which the sites do not have"
+        if self.tol < 1e-12:
+            return "tol is below 1e-12, where rounding decides what is asked next"
+        tol = 0.05 if self.rounded or self.tol < 1e-8 else 1e-3
+        block: dict[str, Comparison] = {"Z": Basis(tol)}
+        if self.rounded:
+            block = {"Z": Basis(tol, grid="scale"), "scale": TOGETHER, "step": CLOSE}
+        return {**measure_replay(self.center, self.scale), self.product_task: block}
+
+    def accept(self, state: KrylovState, arrays: Arrays) -> KrylovState | None:
+        """Any basis of what M has added to the span: rounding decides which, if Ritz values (nearly) coincide."""
+        if state.kkt <= self.tol:
+            if state.kkt < 0.1 * self.tol:
+                return None
+            # A restart that cuts between equal Ritz values keeps one or the other, and then rounding decides when tol
+            # is met.
+            state = replace(state, kkt=float(np.nextafter(self.tol, np.inf)))
+        V, trace = arrays.get("Z"), state.moments.trace or 1.0
+        if V is None or not len(state.Qt) or V.ndim != 2 or len(V) != state.Qt.shape[1] or V.shape[1] > self.k:
+            return None
+        if self.rounded:
+            V = from_grid(V, arrays.get("scale", np.ones(1)))
+        Q, AQ = state.Qt.T, state.AQt.T
+        W = AQ - Q @ (Q.T @ AQ)
+        U, s, _ = np.linalg.svd(W - Q @ (Q.T @ W), full_matrices=False)
+        U = U[:, s > 0.1 * _least_direction(self.tol, self.k) * trace]
+        inside = U @ (U.T @ V)
+        if not np.linalg.norm(V - inside) <= (0.05 if self.rounded or self.tol < 1e-8 else 1e-3) * np.sqrt(self.k):
+            return None
+        return replace(state, next=orthonormalize(inside) if self.rounded else np.array(V))
+
     def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
         """What must be known of the operator, and where to start."""
         moments = yield from measure(self.center, self.scale)
@@ -145,7 +180,8 @@ class Krylov(Spectral[KrylovState]):
         rounding = state.moments.clients * len(Q) * state.step**2 / 12 * float(np.sum(Sk * (noise @ Sk)))
         kkt = float(np.sqrt(np.sum(R**2) + rounding)) / trace
         gap = float(theta[k - 1] - theta[k]) if len(theta) > k else 0.0
-        if len(state.lam) and np.all(theta[:k] > 0) and _find_directions(R, trace).size:
+        least = _least_direction(self.tol, k) * trace
+        if len(state.lam) and np.all(theta[:k] > 0) and _find_directions(R, least).size:
             corrected = corrections(R, theta[:k], state.P, state.lam)
             corrected -= Q @ (Q.T @ corrected)
             if size := np.linalg.norm(corrected):
@@ -154,7 +190,7 @@ class Krylov(Spectral[KrylovState]):
             half = S[:, : room // 2]
             Qt, AQt, noise = half.T @ Qt, half.T @ AQt, half.T @ noise @ half
         return replace(
-            state, Qt=Qt, AQt=AQt, noise=noise, next=_find_directions(R, trace), Z=Z, theta=theta[:k], kkt=kkt, gap=gap
+            state, Qt=Qt, AQt=AQt, noise=noise, next=_find_directions(R, least), Z=Z, theta=theta[:k], kkt=kkt, gap=gap
         )
 
     def _multiply(self, state: KrylovState) -> Round[tuple[Array, Array]]:
@@ -164,8 +200,10 @@ class Krylov(Spectral[KrylovState]):
             return state.next, replies.total["Y"]
         codes, scale = to_grid(state.next, self.grid)
         arrays = {"Z": codes, "scale": scale, "step": np.array(state.step)}
-        replies = yield from complete(Ask(self.product_task, arrays, Sum("Y")))
-        return from_grid(codes, scale), replies.total["Y"] * state.step
+        V, moments = from_grid(codes, scale), state.moments
+        expected = predict_sum(state.Qt, state.AQt, V, state.step, moments.trace, moments.clients)
+        Y = yield from ask_near(Ask(self.product_task, arrays, Sum("Y")), "Y", expected)
+        return V, Y * state.step
 
     def done(self, state: KrylovState) -> bool:
         return state.kkt <= self.tol or state.next.shape[1] == 0
@@ -191,6 +229,9 @@ class Davidson(Krylov):
     def asks(self) -> frozenset[str]:
         return super().asks() | {"leading"}
 
+    def replay(self) -> Replay | str:
+        return "its opening shows every client's own eigenpairs, not a sum"
+
     def init(self, rng: Streams) -> Round[KrylovState]:
         state = yield from super().init(rng)
         d = len(state.moments.mean)
@@ -215,7 +256,15 @@ def _carry_errors(noise: Array, L: Array) -> Array:
     return full.T @ before @ full
 
 
-def _find_directions(R: Array, trace: float) -> Array:
-    """An orthonormal basis of what the residuals hold above rounding error."""
+def _least_direction(tol: float, k: int) -> float:
+    """The size, over the trace, below which a residual is not worth a column: all of them together are below tol / 10.
+
+    Those near 1e-15 are rounding errors, and point anywhere.
+    """
+    return min(max(0.1 * tol / np.sqrt(k), 1e-15), 1e-13)
+
+
+def _find_directions(R: Array, least: float) -> Array:
+    """An orthonormal basis of what the residuals hold above that size."""
     U, T, _ = scipy.linalg.qr(R, mode="economic", pivoting=True)
-    return U[:, np.abs(np.diagonal(T)) > 1e-15 * trace]
+    return U[:, np.abs(np.diagonal(T)) > least]

@@ -1,4 +1,4 @@
-"""Eigenspaces under differential privacy: one noisy Gram matrix, or a few noisy products with a wide block.
+"""Eigenspaces under differential privacy: a noisy Gram matrix, refined or not, or noisy products with a wide block.
 
 `NoisyGram` is Analyze Gauss, with √2 less noise off the diagonal and at each client instead of at a curator:
     C. Dwork, K. Talwar, A. Thakurta, L. Zhang. Analyze Gauss: optimal bounds for privacy-preserving principal component
@@ -34,11 +34,19 @@ from fedspan.algorithms._moments import Moments, RowsClient, Shift
 from fedspan.algorithms.spectral._eigenspace import Spectral
 from fedspan.algorithms.spectral.oneshot import pack_triangle, unpack_triangle
 from fedspan.algorithms.spectral.power import PowerState
-from fedspan.core.protocol import Ask, Client, Release, Round, Sensitivity, Sum, task
+from fedspan.core.protocol import Ask, Client, Release, Replay, Round, Sensitivity, Sum, task
+from fedspan.core.replay import CLOSE, Basis, Comparison
 from fedspan.core.rng import Streams
-from fedspan.errors import InputError
+from fedspan.errors import InputError, PrivacyError
 from fedspan.numerics.operators import Rows
 from fedspan.numerics.orthonormal import orthonormalize, random_orthonormal
+from fedspan.privacy.quantile import count_in_bins, find_quantile
+from fedspan.privacy.release import HISTOGRAM
+
+CENSUS_SHARE, MEAN_SHARE = 0.01, 0.04  # of the budget μ²
+WIDE_BLOCK = 40  # columns for each component
+_CUT = 0.5  # of the rows' parts are cut by `refine`
+_FAR = 1e12  # row norms: a noised mean of few rows may be long
 
 
 class PrivateClient(RowsClient):
@@ -50,7 +58,7 @@ class PrivateClient(RowsClient):
             raise InputError(
                 "A private run needs a public bound on the norm of a row. Give privacy=RowDP(epsilon, delta, row_norm)."
             )
-        self.rows = Rows(data, row_norm)
+        self.rows, self.norm = Rows(data, row_norm), row_norm
 
     @task(
         releases={"n": Sensitivity(0), "longer": Sensitivity(0)},
@@ -60,33 +68,75 @@ class PrivateClient(RowsClient):
         """How many rows there are, and how many of them are longer than the bound."""
         return state, {"n": np.array(self.rows.n), "longer": np.array(self.rows.count_longer())}
 
+    @task(releases={"n": Sensitivity(0)}, shows="its number of rows")
+    def tally(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """How many rows there are, where no bound is known yet."""
+        return state, {"n": np.array(self.rows.n)}
+
+    @task(releases={"bins": HISTOGRAM}, shows="how many of its rows have which length")
+    def lengths(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """A histogram of ‖b‖ before rows are shortened."""
+        return state, {"bins": count_in_bins(self.rows.norms(self.check_mean(arrays)))}
+
+    @task(releases={"bins": HISTOGRAM}, shows="how many of its rows contribute how much to the components")
+    def reach(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """A histogram of ‖b‖·‖Zᵀb‖/C²."""
+        reaches = self.rows.reaches(self.check_block(arrays), self.check_mean(arrays))
+        return state, {"bins": count_in_bins(reaches / self.norm**2)}
+
+    @task(
+        releases={"Y": Sensitivity(2, replaced=2.0)},
+        shows="products of its second-moment matrix with the server's block, each row's part cut to a bound",
+    )
+    def refine(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """Σ s·bbᵀZ / cut with ‖s·bbᵀZ‖ ≤ cut·C²: so one row changes it by at most C²."""
+        cut = float(arrays["cut"]) if arrays["cut"].ndim == 0 else 0.0
+        if not 1e-9 <= cut <= 1:
+            raise PrivacyError("The cut must be a number from 1e-9 to 1. Nothing was sent.")
+        Z, mean = self.check_block(arrays), self.check_mean(arrays)
+        return state, {"Y": self.rows.multiply_clipped(Z, mean, cut * self.norm**2) / cut}
+
     @task(releases={"total": Sensitivity(1)}, shows="its column sums")
     def add_up(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """Σ b, before centering."""
-        return state, {"total": self.check_finite(self.rows.sums())}
+        return state, {"total": self.rows.sums()}
 
     @task(releases={"energy": Sensitivity(2)}, shows="its total sum of squares")
     def energy(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """tr(M)."""
-        return state, {"energy": np.array(self.check_finite(self.rows.squares(arrays.get("mean"))).sum())}
+        return state, {"energy": np.array(self.rows.squares(self.check_mean(arrays)).sum())}
 
     @task(releases={"G": Sensitivity(2)}, shows="its whole second-moment matrix")
     def triangle(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """G: the triangle of M, off the diagonal times √2."""
-        M = self.rows.gram(arrays.get("mean"), None)
+        M = self.rows.gram(self.check_mean(arrays), None)
         M *= np.sqrt(2)
         M[np.diag_indices_from(M)] /= np.sqrt(2)
-        return state, {"G": self.check_finite(pack_triangle(M))}
+        return state, {"G": pack_triangle(M)}
 
     @task(releases={"Y": Sensitivity(2)}, shows="products of its second-moment matrix with the server's blocks")
     def project(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """M Z, if Z is what the sensitivity holds for."""
+        Z = self.check_block(arrays)
+        return state, {"Y": self.rows.multiply(Z, self.check_mean(arrays), None)}
+
+    def check_mean(self, arrays: Arrays) -> Array | None:
+        """The mean that the server sent, if it can be computed with, whatever the rows are."""
+        mean = arrays.get("mean")
+        if mean is not None and (mean.shape != (self.rows.d,) or not np.linalg.norm(mean) <= _FAR * self.norm):
+            raise PrivacyError("The mean must have an entry for each column, and not be far longer than a row may be.")
+        return mean
+
+    def check_block(self, arrays: Arrays) -> Array:
+        """Z, if it is what the sensitivity of M Z holds for."""
         Z = arrays["Z"]
+        if Z.dtype != np.float64 or Z.ndim != 2 or len(Z) != self.rows.d or not 0 < Z.shape[1] <= len(Z):
+            raise PrivacyError("Z must be a block of float64 columns, one entry for each feature. Nothing was sent.")
         if not np.linalg.norm(Z.T @ Z, 2) <= 1 + 1e-9:
-            raise InputError(
+            raise PrivacyError(
                 "The columns of Z must be orthonormal, because the noise is calibrated for that. Nothing was sent."
             )
-        return state, {"Y": self.check_finite(self.rows.multiply(Z, arrays.get("mean"), None))}
+        return Z
 
 
 @dataclass(frozen=True)
@@ -99,11 +149,27 @@ class NoisyState(PowerState):
 
 
 @dataclass(frozen=True)
+class Known:
+    """What earlier parts of a private run have found: about how many rows there are, and about where their mean is."""
+
+    n: float
+    mean: Array | None = None
+
+
+@dataclass(frozen=True)
 class _Noisy(Spectral[NoisyState]):
-    """What the two share: about how many rows there are, and about where their mean is."""
+    """What they share: about how many rows there are, and about where their mean is.
+
+    `counted` and `located` say that earlier parts of the run have found these, and hold them in `prior`; `spent` is the
+    share of the budget μ² that those parts have used.
+    """
 
     k: int = 2
     center: bool = True
+    counted: bool = False
+    located: bool = False
+    spent: float = 0.0
+    prior: Known | None = None
 
     State = NoisyState
     client: ClassVar[type[Client[object]]] = PrivateClient
@@ -111,25 +177,54 @@ class _Noisy(Spectral[NoisyState]):
     def asks(self) -> frozenset[str]:
         return frozenset(release.task for release in self.planned())  # nothing else may leave a private run
 
+    def replay(self) -> Replay | str:
+        if self.located:
+            return "it starts from a mean that an earlier part of the run has found, which the sites do not have"
+        told: dict[str, Comparison] = {"mean": CLOSE}
+        kinds: dict[str, dict[str, Comparison]] = {"census": {}, "add_up": {}, "energy": told, "triangle": told}
+        return {task: {**kinds.get(task, {"Z": Basis(), "cut": CLOSE, **told})} for task in self.asks()}
+
     def measure(self) -> Round[tuple[float, dict[str, Array]]]:
-        """Round 0: n, and the mean if rows are centered. Nobody is asked twice: it would cost."""
-        n = float((yield Ask("census", want=Sum("n", "longer"))).total["n"])
+        """Round 0: n, and the mean if rows are centered."""
+        known = self.prior or Known(0.0)
+        n = known.n if self.counted else float((yield Ask("census", want=Sum("n", "longer"))).total["n"])
+        n = max(n, 2.0)
         if not self.center:
-            return max(n, 2.0), {}
+            return n, {}
+        if self.located and known.mean is not None:
+            return n, {"mean": known.mean}
         total = (yield Ask("add_up", want=Sum("total"))).total["total"]
-        return max(n, 2.0), {"mean": total / max(n, 2.0)}
+        return n, {"mean": total / n}
 
     def planned_opening(self) -> tuple[Release, ...]:
         """What `measure` releases, with its shares of the budget."""
-        mean = (Release("add_up", "total", 1, 0.04),) if self.center else ()
-        return (Release("census", "n", 1, 0.005), Release("census", "longer", 1, 0.005), *mean)
+        mean = (Release("add_up", "total", 1, MEAN_SHARE),) if self.center and not self.located else ()
+        return (*(() if self.counted else planned_census()), *mean)
+
+    def main_share(self) -> float:
+        """What is left of the budget for the components."""
+        return max(1.0 - self.spent - sum(release.share for release in self.planned_opening()), 1e-3)
 
     def metrics(self, state: NoisyState) -> dict[str, float]:
         return {"objective": float(state.theta.sum())} if state.t else {}
 
 
+def planned_census() -> tuple[Release, ...]:
+    """The number of rows, and of those that are too long."""
+    return Release("census", "n", 1, CENSUS_SHARE / 2), Release("census", "longer", 1, CENSUS_SHARE / 2)
+
+
 def _noisy_moments(n: float, mean: Array, trace: float, clients: int) -> Moments:
     return Moments(round(n), mean, np.ones(len(mean)), max(trace, np.finfo(float).tiny), clients)
+
+
+def leading_components(M: Array, k: int) -> tuple[Array, Array]:
+    """(values, vectors) of the k leading eigenpairs, the largest first."""
+    d = len(M)
+    if k > d:
+        raise InputError(f"There are {d} features, so there can be at most {d} components, but k is {k}.")
+    theta, Z = scipy.linalg.eigh(M, subset_by_index=[d - k, d - 1])
+    return theta[::-1], np.ascontiguousarray(Z[:, ::-1])
 
 
 @dataclass(frozen=True)
@@ -137,7 +232,7 @@ class NoisyGram(_Noisy):
     """One round, d(d+1)/2 numbers from each client."""
 
     def planned(self) -> tuple[Release, ...]:
-        return (*self.planned_opening(), Release("triangle", "G", 1, 0.95 if self.center else 0.99))
+        return (*self.planned_opening(), Release("triangle", "G", 1, self.main_share()))
 
     def init(self, rng: Streams) -> Round[NoisyState]:
         n, shift = yield from self.measure()
@@ -149,15 +244,47 @@ class NoisyGram(_Noisy):
         replies = yield Ask("triangle", state.shift, Sum("G"))
         M = unpack_triangle(replies.total["G"] / np.sqrt(2))
         M[np.diag_indices_from(M)] *= np.sqrt(2)
-        d = len(M)
-        if self.k > d:
-            raise InputError(f"There are {d} features, so there can be at most {d} components, but k is {self.k}.")
-        theta, Z = scipy.linalg.eigh(M, subset_by_index=[d - self.k, d - 1])
-        moments = _noisy_moments(state.n, state.shift.get("mean", np.zeros(d)), float(np.trace(M)), len(replies.asked))
-        return replace(state, moments=moments, Z=Z[:, ::-1], theta=theta[::-1], kkt=np.nan, t=1)
+        theta, Z = leading_components(M, self.k)
+        mean = state.shift.get("mean", np.zeros(len(M)))
+        moments = _noisy_moments(state.n, mean, float(np.trace(M)), len(replies.asked))
+        return replace(state, moments=moments, Z=Z, theta=theta, kkt=np.nan, t=1)
 
     def done(self, state: NoisyState) -> bool:
         return state.t == 1
+
+
+@dataclass(frozen=True)
+class NoisyRefine(NoisyGram):
+    """A noisy Gram matrix with half of the budget, then one product with its components, of rows that are cut tightly.
+
+    A row changes M Z by ‖b‖·‖Zᵀb‖, which is far less than C² where the components hold a small part of a row: with very
+    many features, after centering. So each row's part is cut to R, about the middle of these numbers by a noised
+    histogram, and the noise is R instead of C². Two more rounds, in which d·k numbers are sent.
+    """
+
+    def planned(self) -> tuple[Release, ...]:
+        main = self.main_share()
+        return (
+            *self.planned_opening(),
+            Release("triangle", "G", 1, 0.5 * main),
+            Release("reach", "bins", 1, 0.1 * main),
+            Release("refine", "Y", 1, 0.4 * main),
+        )
+
+    def round(self, state: NoisyState, rng: Streams) -> Round[NoisyState]:
+        if state.t == 0:
+            return (yield from super().round(state, rng))
+        question = {"Z": state.Z, **state.shift}
+        bins = (yield Ask("reach", question, Sum("bins"))).total["bins"]
+        far = bins[bins < 0]
+        deviation = float(np.sqrt(np.mean(far**2))) if len(far) else 0.0  # empty bins show the noise
+        cut = min(find_quantile(bins, deviation, _CUT), 1.0)
+        Y = (yield Ask("refine", {**question, "cut": np.array(cut)}, Sum("Y"))).total["Y"]
+        # Y = Σ s·bbᵀZ / cut: the directions count; the variances are those of the noisy Gram matrix.
+        return replace(state, Z=np.linalg.svd(Y, full_matrices=False)[0], t=2)
+
+    def done(self, state: NoisyState) -> bool:
+        return state.t == 2
 
 
 @dataclass(frozen=True)
@@ -168,7 +295,7 @@ class NoisyPower(_Noisy):
     """
 
     d: int = 0  # the number of features: the start must be known before any data is seen
-    width: int | None = None  # None: ten for each component
+    width: int | None = None  # None: forty for each component
     rounds: int = 2
 
     def __post_init__(self) -> None:
@@ -178,14 +305,15 @@ class NoisyPower(_Noisy):
             raise InputError(f"width must be at least the {self.k} components, but is {self.width!r}.")
 
     def planned(self) -> tuple[Release, ...]:
-        main = 0.94 if self.center else 0.98
-        products = Release("project", "Y", self.rounds, main)
+        products = Release("project", "Y", self.rounds, self.main_share() - 0.01)
         return (*self.planned_opening(), Release("energy", "energy", 1, 0.01), products)
 
     def init(self, rng: Streams) -> Round[NoisyState]:
         n, shift = yield from self.measure()
         trace = float((yield Ask("energy", shift, Sum("energy"))).total["energy"])
-        Z = random_orthonormal(rng("start"), self.d, min(10 * self.k if self.width is None else self.width, self.d))
+        Z = random_orthonormal(
+            rng("start"), self.d, min(WIDE_BLOCK * self.k if self.width is None else self.width, self.d)
+        )
         moments = _noisy_moments(n, shift.get("mean", np.zeros(self.d)), trace, 1)
         return NoisyState(moments, Z[:, : self.k], np.zeros(self.k), np.inf, next=Z, n=n, shift=shift, t=0)
 

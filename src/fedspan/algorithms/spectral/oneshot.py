@@ -28,9 +28,9 @@ import scipy.linalg
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_tasks
+from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_replay, measure_tasks
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState, ritz_pairs
-from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Replay, Round, Sensitivity, Sum, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.orthonormal import orthonormalize
@@ -94,6 +94,9 @@ class Gram(OneShot):
     def asks(self) -> frozenset[str]:
         return measure_tasks(self.center, self.scale) | {"gram"}
 
+    def replay(self) -> Replay | str:
+        return {**measure_replay(self.center, self.scale), "gram": {}}
+
     def round(self, state: SpectralState, rng: Streams) -> Round[SpectralState]:
         G = (yield from complete(Ask("gram", want=Sum("G")))).total["G"]
         M = unpack_triangle(G)
@@ -156,6 +159,9 @@ class Uda(OneShot):
     def asks(self) -> frozenset[str]:
         return measure_tasks(self.center, self.scale) | {self.basis_task, "multiply"}
 
+    def replay(self) -> Replay | str:
+        return "it asks for every client's own leading subspace, not for a sum"
+
     def round(self, state: SpectralState, rng: Streams) -> Round[SpectralState]:
         replies = yield from complete(Ask(self.basis_task, {"k": np.array(self.k)}))
         V = np.hstack([arrays["V"] for arrays in replies.each.values()])  # (d, m·k)
@@ -189,6 +195,9 @@ class DrSvd(OneShot):
 
     def asks(self) -> frozenset[str]:
         return measure_tasks(self.center, self.scale) | {"multiply"}
+
+    def replay(self) -> Replay | str:
+        return "its sketch is wider than the rank of many tables, and then rounding decides what is asked"
 
     def round(self, state: SpectralState, rng: Streams) -> Round[SpectralState]:
         d = len(state.moments.mean)

@@ -28,9 +28,10 @@ from typing import ClassVar, cast
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_tasks
+from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_replay, measure_tasks
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState, ritz_pairs
-from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Replay, Round, Sensitivity, Sum, complete, task
+from fedspan.core.replay import CLOSE, Basis, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.orthonormal import orthonormalize, polar, random_orthonormal
@@ -42,6 +43,15 @@ class PowerState(SpectralState):
     """An eigenspace, and what will be multiplied in the next round."""
 
     next: Array  # (d, k)
+
+
+def steady_polar(Y: Array, Z: Array) -> Array:
+    """polar(Y) for Y = M Z; where M has less than k components, it keeps directions of Z instead of rounding errors.
+
+    Then it is that of (M + εI) Z, which has the eigenvectors of M.
+    """
+    U, s, Vt = np.linalg.svd(Y, full_matrices=False)
+    return U @ Vt if s[-1] > 1e-9 * s[0] else polar(Y + 1e-12 * s[0] * Z)
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,9 @@ class Ssi(Spectral[PowerState]):
     def asks(self) -> frozenset[str]:
         return measure_tasks(self.center, self.scale) | {"multiply"}
 
+    def replay(self) -> Replay | str:
+        return {**measure_replay(self.center, self.scale), "multiply": {"Z": Basis()}}
+
     def init(self, rng: Streams) -> Round[PowerState]:
         moments = yield from measure(self.center, self.scale)
         Z = random_orthonormal(rng("start"), len(moments.mean), self.k)
@@ -71,10 +84,15 @@ class Ssi(Spectral[PowerState]):
         Z = state.next
         Y = (yield from complete(Ask("multiply", {"Z": Z}, Sum("Y")))).total["Y"]
         theta, S, kkt = ritz_pairs(state.moments, Z, Y, self.k)
-        return replace(state, Z=Z @ S, theta=theta, kkt=kkt, next=polar(Y))
+        return replace(state, Z=Z @ S, theta=theta, kkt=kkt, next=steady_polar(Y, Z))
 
     def done(self, state: PowerState) -> bool:
         return state.kkt <= self.tol
+
+    def accept(self, state: PowerState, arrays: Arrays) -> PowerState | None:
+        """One more round, if rounding decides whether `tol` is met."""
+        barely = 0.99 * self.tol <= state.kkt <= self.tol
+        return replace(state, kkt=float(np.nextafter(self.tol, np.inf))) if barely else None
 
 
 class LocalPowerClient(RowsClient):
@@ -121,6 +139,11 @@ class LocalPower(Ssi):
 
     def asks(self) -> frozenset[str]:
         return super().asks() | ({"iterate"} if self.q > 1 else set())
+
+    def replay(self) -> Replay | str:
+        known = super().replay()
+        local: dict[str, Comparison] = {"Z": Basis(), "steps": CLOSE}
+        return {**known, "iterate": local} if self.q > 1 and not isinstance(known, str) else known
 
     def init(self, rng: Streams) -> Round[LocalState]:
         state = yield from super().init(rng)

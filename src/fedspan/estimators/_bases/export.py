@@ -162,4 +162,4 @@ def _write(
         helper.set_model_props(whole, {"features": "\n".join(names)})
     onnx.checker.check_model(whole, full_check=True)
     with explain_refusal(path):
-        write_whole(path, whole.SerializeToString())
+        write_whole(path, whole.SerializeToString(), public=True)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan._files import write_whole
 from fedspan._types import Array
 from fedspan.channel import Channel
-from fedspan.core.checkpoint import Checkpoint, build, load_tree, save_tree
+from fedspan.core.checkpoint import Checkpoint, build, save_tree
 from fedspan.core.ledger import Ledger
 from fedspan.core.participation import Participation
 from fedspan.core.protection import RETRIES
@@ -24,6 +24,7 @@ from fedspan.core.run import Engine, Info, Result, run
 from fedspan.data.clients import Schema
 from fedspan.data.preparation import Preparation
 from fedspan.errors import FedspanError, InputError
+from fedspan.estimators._bases.model_file import check_model_file, read_model_file
 from fedspan.estimators.launch import make_engine, open_checkpoint, secure_from, seed_from
 from fedspan.estimators.parameters import about
 from fedspan.privacy.plan import Plan
@@ -98,8 +99,15 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         plan: Plan | None = None,
         facts: Mapping[str, object] | None = None,
         engine: Engine | None = None,
+        part: str | None = None,
     ) -> Result[S]:
-        """Run the algorithm on the clients' data. A checkpoint that differs in `facts` belongs to another run."""
+        """Run the algorithm on the clients' data. A checkpoint that differs in `facts` belongs to another run.
+
+        `part` names a run that comes before the fit itself, and has a checkpoint of its own.
+        """
+        checkpoint = open_checkpoint(self.checkpoint)
+        if checkpoint is not None and part is not None:
+            checkpoint = Checkpoint(checkpoint.path.parent / part)
         return run(
             algorithm,
             make_engine(self.engine, data) if engine is None else engine,
@@ -110,13 +118,20 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             retries=options.retries,
             min_clients=options.min_clients,
             secure=secure_from(self.secure),
-            checkpoint=open_checkpoint(self.checkpoint),
+            checkpoint=checkpoint,
             ledger=options.ledger,
             callback=self.callback,
             about=facts,
             privacy=plan,
             why=why,
         )
+
+    def _run_opening(
+        self, data: Mapping[str, object], options: FitOptions, algorithm: Server[S], plan: Plan, part: str
+    ) -> Result[S]:
+        """Run what a private fit finds out first."""
+        why = "a private run needs noised counts and bounds first"
+        return self._run(algorithm, data, options, why=why, rounds=0, plan=plan, part=part)
 
     def _keep_run(self, result: Result[S]) -> None:
         """Keep how the run went."""
@@ -158,7 +173,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         values["feature_names_in_"] = None if names is None else [str(name) for name in names]
         values["preparation_"] = self.__dict__.get("preparation_")
         with explain_refusal(path):
-            save_tree(path, "model", {"estimator": type(self).__name__, "params": plain, "learned": values})
+            tree = {"estimator": type(self).__name__, "params": plain, "learned": values}
+            save_tree(path, "model", tree, public=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -168,20 +184,18 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     @classmethod
     def _load(cls, path: str | os.PathLike[str], **more: Any) -> Self:
         """Read the model in a file; `more` are parameters that a file cannot hold."""
-        tree = load_tree(path, "model")
-        if tree.get("estimator") != cls.__name__:
-            found = tree.get("estimator")
+        file = read_model_file(path)
+        found = file["estimator"]
+        if found != cls.__name__:
             raise InputError(f"{path} holds a {found}, not a {cls.__name__}; use {found}.load().")
-        try:
-            model = cls(**tree["params"], **more)
-        except TypeError as error:
-            raise FedspanError(f"{path} was written by another version of fedspan: {error}") from None
-        learned = dict(tree["learned"])
-        names, preparation = learned.pop("feature_names_in_", None), learned.pop("preparation_", None)
-        for name, value in learned.items():
-            setattr(model, name, value)
+        check_model_file(path, file, cls, cls.learned)
+        model = cls(**{**file["params"], **more})
+        learned = file["learned"]
+        for name in cls.learned:
+            setattr(model, name, dict(learned)[name])
+        preparation = learned["preparation_"]
         model.preparation_ = None if preparation is None else build(Preparation, preparation)
-        model._name_features(names)
+        model._name_features(learned["feature_names_in_"])
         return model
 
     def report(self, path: str | os.PathLike[str]) -> None:
@@ -200,7 +214,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             seed=self.seed_,
         )
         with explain_refusal(path):
-            write_whole(path, render_report(self, ledger, facts))
+            write_whole(path, render_report(self, ledger, facts), public=True)
 
 
 @contextmanager

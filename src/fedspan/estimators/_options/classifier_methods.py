@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca, VerticalSgd, VerticalSsca
+from fedspan.algorithms.learning.count_samples import CountSamples
 from fedspan.algorithms.learning.torch import TorchModel
 from fedspan.core.participation import Participation
 from fedspan.core.protocol import Server, declared_releases
@@ -14,12 +15,10 @@ from fedspan.data.clients import Schema
 from fedspan.errors import InputError
 from fedspan.estimators._options.common_parameters import ROUNDS
 from fedspan.estimators._options.private_solvers import check_delta
-from fedspan.estimators.launch import count_sharers
 from fedspan.estimators.parameters import about
 from fedspan.numerics.swish import Swish
 from fedspan.privacy.plan import Plan, plan_for
 from fedspan.privacy.request import RowDP
-from fedspan.secure.masking import Secure
 
 GroupLimit = tuple[Mapping[Any, float], float]  # the coefficient of each group's mean loss, and the bound of their sum
 
@@ -180,12 +179,16 @@ def build_private_method(
     asked: RowClassifierParameters,
     method: Server[Any],
     dp: RowDP,
-    secure: Secure | None,
+    count: Callable[[CountSamples, Plan], float],
     schema: Schema,
     clients: int,
-    min_clients: int | None,
-) -> tuple[Server[Any], Plan]:
-    """The method with secret sampling, and the plan of its noise; refused where no noise would be enough."""
+    sharers: int,
+) -> tuple[Server[Any], Plan, int]:
+    """The method with secret sampling, the plan of its noise, and about how many rows there are.
+
+    It is refused where no noise would be enough. `count` asks the clients for their noised number of rows, once it is
+    clear that the run can be private.
+    """
     if type(method) not in (Ssca, FedSgd) or not isinstance(method, Ssca | FedSgd):
         raise InputError("privacy is for method 'ssca' and 'fedsgd': what others release has no known sensitivity.")
     if isinstance(method, Ssca) and method.limits:
@@ -194,8 +197,12 @@ def build_private_method(
         raise InputError("privacy is for the built-in network without class_weight: other gradients are not bounded.")
     if method.batch == 0 or asked.participation is not None:
         raise InputError("privacy needs a batch_size and all clients in every round; leave participation out.")
-    check_delta(dp, schema.rows)
-    rate = min(1.0, method.batch * clients / schema.rows)
-    sampled = replace(method, private=Sampling(schema.rows, schema.n_features, rate, dp.simulate))
-    spread = count_sharers(secure, clients, min_clients)
-    return sampled, plan_for(dp, declared_releases(sampled.client), sampled.planned(), spread=spread)
+    if not isinstance(dp.row_norm, int | float) or dp.center is not None:
+        raise InputError("Classifiers need row_norm as a number, a bound on the gradient of one row's loss.")
+    opening = CountSamples()
+    n = count(opening, plan_for(dp, declared_releases(opening.client), opening.planned(), spread=sharers, opens=True))
+    check_delta(dp, n)
+    rate = min(1.0, method.batch * clients / n)
+    spent = sum(release.share for release in opening.planned())
+    sampled = replace(method, private=Sampling(round(n), schema.n_features, rate, dp.simulate, spent))
+    return sampled, plan_for(dp, declared_releases(sampled.client), sampled.planned(), spread=sharers), round(n)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from fedspan.algorithms import FedPower, NoisyGram, NoisyPower, PaperNoise
-from fedspan.core.protocol import declared_releases
+from fedspan.algorithms import FedPower, Known, NoisyGram, NoisyPower, NoisyRefine, PaperNoise
+from fedspan.algorithms.spectral.private_bounds import Bounds, Census, PrivateMean
+from fedspan.core.ledger import Ledger, Note
+from fedspan.core.protocol import Server, declared_releases
+from fedspan.core.run import Result
 from fedspan.data.clients import Schema
 from fedspan.errors import InputError
 from fedspan.estimators._options.spectral_parameters import SpectralParameters
@@ -19,6 +23,10 @@ _WIDE = 5000  # features up to which d(d+1)/2 numbers are sent
 _TYPICAL = 16  # C²/(k·λ_k) for k = 5: 7 on a9a, 16 on covtype, 21 on MNIST, 118 on w8a (benchmarks/fedpower/private.py)
 _ROUNDS = 10  # of the papers' narrow iterations: each costs budget
 _LARGE = 0.3  # a projection distance above which components say little
+_MANY = 0.2  # a share of shortened rows above which there is a warning
+_MANY_FEATURES = 500  # from which centred rows are long beside their components
+_NOISE_MATTERS = 0.1  # a projection distance from which a second look pays
+_UNUSED = 1e-12  # a row norm for releases that do not depend on it
 
 _REASONS = {
     "krylov": "Rayleigh-Ritz over several rounds mixes their noise and is worse than one round of gram",
@@ -38,32 +46,53 @@ PAPER_WARNING = (
 )
 
 
+AnyNoisy = NoisyGram | NoisyRefine | NoisyPower
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a private run found out first: the bound in `dp` is a number, and `spent` the share of μ² that it took."""
+
+    dp: RowDP
+    known: Known
+    longer: float  # about how many rows are longer than the bound; not a number if the bound was found
+    spent: float
+
+
+class RunPart(Protocol):
+    """Runs one part of a private fit, in a checkpoint of its own."""
+
+    def __call__(self, algorithm: Server[Bounds], plan: Plan, part: str) -> Result[Bounds]: ...
+
+
 @dataclass(frozen=True)
 class PrivateSolver:
     """A solver that keeps a promise of privacy, and the plan of its noise."""
 
-    solver: NoisyGram | NoisyPower
+    solver: AnyNoisy
     plan: Plan
     why: str
     clients: int
     shared: bool  # the clients share the noise of a sum
 
-    def expect_error(self, features: int, theta: float) -> float:
+    def expect_error(self, features: int, theta: float, n: float) -> float:
         """The projection distance that the noise makes, if θ is the k-th eigenvalue of M."""
-        gram = isinstance(self.solver, NoisyGram)
+        gram, k = isinstance(self.solver, NoisyGram), self.solver.k
         task, array = ("triangle", "G") if gram else ("project", "Y")
         C = self.plan.row_norm
         bound = C**2 * (math.sqrt(2) if self.plan.neighbours == "replace-one" else 1.0)
-        deviation = self.plan.noise[task][array] * bound
         more = 1.0 if self.shared else math.sqrt(self.clients)
-        return expected_error(deviation, features, self.solver.k, theta, symmetric=gram) * more
+        found = expected_error(self.plan.noise[task][array] * bound, features, k, theta, symmetric=gram) * more
+        if isinstance(self.solver, NoisyRefine):
+            cut = min(1.0, math.sqrt(k * theta / n) / C)  # the part of a row that is in the components
+            last = self.plan.noise["refine"]["Y"] * bound * cut
+            found = min(found, expected_error(last, features, k, theta, symmetric=False) * more)
+        return found
 
 
-def build_private_plan(
-    asked: SpectralParameters, dp: RowDP, secure: Secure | None, schema: Schema, clients: int, min_clients: int | None
-) -> PrivateSolver:
-    """The solver that keeps privacy=RowDP(…), and the plan of its noise: checked before anything is sent."""
-    solver, why = _choose(asked, schema)
+def check_private_request(asked: SpectralParameters, schema: Schema) -> None:
+    """Refuse what cannot be private before anything is sent."""
+    _choose(asked, schema, True)
     if asked.scale:
         raise InputError(
             "scale=True cannot be combined with privacy=RowDP(…), because it would read the deviations off the private "
@@ -77,35 +106,115 @@ def build_private_plan(
     for name, value in (("participation", asked.participation), ("bits", asked.bits)):
         if value is not None:
             raise InputError(f"{name} cannot be combined with privacy=RowDP(…); leave it out.")
-    check_delta(dp, schema.rows)
-    solver = replace(solver, k=int(asked.n_components), center=asked.center)
-    if isinstance(solver, NoisyPower):
-        solver = replace(solver, d=schema.n_features)
-    spread = count_sharers(secure, clients, min_clients)
-    plan = plan_for(dp, declared_releases(solver.client), solver.planned(), spread=spread)
-    return PrivateSolver(solver, plan, why, clients, secure is not None)
 
 
-def check_delta(dp: RowDP, rows: int) -> None:
-    """Refuse a δ at which a whole row may be shown."""
-    if dp.delta * rows >= 1:
-        raise InputError(
-            f"delta must be below 1 / {rows} rows, but is {dp.delta!r}: at that delta a whole row may be shown."
+def measure_rows(run_part: RunPart, dp: RowDP, center: bool, sharers: int, ledger: Ledger) -> Measured:
+    """Find out, for a small part of the budget, what a private run must know: n, and the bounds that are left open."""
+    auto = dp.row_norm == "auto"
+    own = center and (auto or dp.center is not None)  # the mean has a bound of its own
+    find_raw = auto or (own and dp.center == "robust")
+    census = Census(search=find_raw)
+    first = replace(dp, row_norm=_UNUSED) if find_raw else dp
+    found = _run_opening(run_part, census, first, "census", sharers)
+    spent, n, mean, norm = _sum_shares(census), found.n, None, dp.row_norm
+    check_delta(dp, n)
+    if auto and not center:
+        norm = found.norm
+    if own:
+        raw = dp.center if isinstance(dp.center, float | int) else found.norm
+        opening = PrivateMean(search=auto, prior=n)
+        located = _run_opening(run_part, opening, replace(dp, row_norm=raw), "mean", sharers)
+        spent, mean = spent + _sum_shares(opening), located.mean
+        norm = located.norm if auto else norm
+        ledger.add(Note(f"Rows were shortened to {raw:.4g} for their mean, and after centering to {norm:.4g}."))
+    elif center:
+        ledger.add(Note(f"Rows were shortened to {norm:.4g} for their mean, and again to {norm:.4g} after centering."))
+    if auto:
+        ledger.add(Note(f"row_norm {norm:.4g} was found by a noised histogram of the rows' lengths."))
+    measured = Measured(replace(dp, row_norm=norm), Known(n, mean), found.longer, spent)
+    _tell_counts(measured, ledger)
+    return measured
+
+
+def _run_opening(run_part: RunPart, opening: Census | PrivateMean, dp: RowDP, part: str, sharers: int) -> Bounds:
+    plan = plan_for(dp, declared_releases(opening.client), opening.planned(), spread=sharers, opens=True)
+    return run_part(opening, plan, part).state
+
+
+def _sum_shares(opening: Census | PrivateMean) -> float:
+    return sum(release.share for release in opening.planned())
+
+
+def _tell_counts(measured: Measured, ledger: Ledger) -> None:
+    """Say, from noised counts, how many rows there are and how many were shortened; warn if it is many."""
+    n, longer = measured.known.n, measured.longer
+    text = f"About {n:.0f} rows (a noised count)."
+    if math.isnan(longer):
+        ledger.add(Note(text))
+        return
+    part = min(max(longer / n, 0.0), 1.0)
+    text = f"About {n:.0f} rows, of which about {part:.0%} are longer than row_norm={measured.dp.row_norm:g} (noised)."
+    ledger.add(Note(text))
+    if part > _MANY:
+        warn_caller(
+            f"{text} They were shortened, which changes the components. Raise row_norm, or give row_norm='auto'; if "
+            "the rows lie far from the origin, give RowDP(center='robust')."
         )
 
 
-def _choose(asked: SpectralParameters, schema: Schema) -> tuple[NoisyGram | NoisyPower, str]:
-    solver, k = asked.solver, int(asked.n_components)
+def build_private_plan(
+    asked: SpectralParameters,
+    measured: Measured,
+    secure: Secure | None,
+    schema: Schema,
+    clients: int,
+    min_clients: int | None,
+) -> PrivateSolver:
+    """The solver that keeps privacy=RowDP(…), and the plan of its noise."""
+    center, spread = bool(asked.center), count_sharers(secure, clients, min_clients)
+
+    def plan(solver: AnyNoisy, why: str) -> PrivateSolver:
+        known = measured.known
+        solver = replace(solver, k=int(asked.n_components), center=center, counted=True, spent=measured.spent)
+        solver = replace(solver, located=known.mean is not None, prior=known)
+        if isinstance(solver, NoisyPower):
+            solver = replace(solver, d=schema.n_features)
+        made = plan_for(measured.dp, declared_releases(solver.client), solver.planned(), spread=spread)
+        return PrivateSolver(solver, made, why, clients, spread > 1)
+
+    gram = plan(NoisyGram(), "")
+    noisy = guess_error(gram, measured, schema.n_features) > _NOISE_MATTERS
+    return plan(*_choose(asked, schema, noisy))
+
+
+def check_delta(dp: RowDP, rows: float) -> None:
+    """Refuse a δ at which a whole row may be shown."""
+    if dp.delta * rows >= 1:
+        raise InputError(
+            f"delta must be below 1 / number of rows, but is {dp.delta!r} for about {rows:.0f} rows (a noised count): "
+            "at that delta a whole row may be shown."
+        )
+
+
+def _choose(asked: SpectralParameters, schema: Schema, noisy: bool) -> tuple[AnyNoisy, str]:
+    """The solver, and why. `noisy`: one noisy Gram matrix would leave an error that matters."""
+    solver, k, d = asked.solver, int(asked.n_components), schema.n_features
     if isinstance(solver, NoisyGram | NoisyPower):
         return solver, "as requested"
     if solver == "gram":
         return NoisyGram(), "as requested"
     if solver == "auto":
-        if schema.n_features <= _WIDE:
-            return NoisyGram(), "with privacy, one noisy Gram matrix has the smallest error"
-        return NoisyPower(), f"with privacy, more than {_WIDE} features are too many for a Gram matrix"
+        if d > _WIDE:
+            rounds = 3 if d < 20 * k else 2
+            return NoisyPower(rounds=rounds), f"with privacy, more than {_WIDE} features are too many for a Gram matrix"
+        if d > _MANY_FEATURES and asked.center and noisy:
+            return NoisyRefine(), (
+                f"with privacy, {d} features and so few rows, half of the budget on a second look at the components "
+                "gives the smallest error"
+            )
+        return NoisyGram(), "with privacy, one noisy Gram matrix has the smallest error at this size"
     if solver in ("ssi", "fedpower"):
-        width = k if solver == "ssi" else min(2 * k, schema.n_features)
+        width = k if solver == "ssi" else min(2 * k, d)
         rounds = min(int(asked.max_rounds), _ROUNDS)
         return NoisyPower(k=k, width=width, rounds=rounds), f"{solver} as requested, with noise in its {rounds} rounds"
     name = solver if isinstance(solver, str) else type(solver).__name__.lower()
@@ -124,14 +233,20 @@ def add_paper_noise(dp: PaperDP, solver: object) -> PaperNoise:
     return PaperNoise(**vars(solver), epsilon1=dp.epsilon, epsilon2=second, delta=dp.delta)
 
 
-def forecast_error(chosen: PrivateSolver, dp: RowDP, schema: Schema) -> str:
-    """The error to expect, before any budget is spent; a warning if it is large."""
-    largest = chosen.plan.row_norm**2 / chosen.solver.k
-    error = chosen.expect_error(schema.n_features, schema.rows * (dp.expect or largest / _TYPICAL))
-    if dp.expect is not None:
+def guess_error(chosen: PrivateSolver, measured: Measured, features: int, *, best: bool = False) -> float:
+    """The error with the variance that the user expects, or a typical one; with `best`, the largest that C allows."""
+    n, largest = measured.known.n, chosen.plan.row_norm**2 / chosen.solver.k
+    variance = largest if best else measured.dp.expect or largest / _TYPICAL
+    return chosen.expect_error(features, n * variance, n)
+
+
+def forecast_error(chosen: PrivateSolver, measured: Measured, schema: Schema) -> str:
+    """The error to expect, before most of the budget is spent; a warning if it is large."""
+    error = guess_error(chosen, measured, schema.n_features)
+    if measured.dp.expect is not None:
         guess = "with the variance given in RowDP(expect=…)"
     else:
-        best = chosen.expect_error(schema.n_features, schema.rows * largest)
+        best = guess_error(chosen, measured, schema.n_features, best=True)
         guess = f"on a typical table ({best:.2g} if its variances are as large as row_norm allows)"
     text = f"Expected projection distance: about {error:.2g} {guess}."
     if not chosen.shared and chosen.clients > 1:
@@ -140,12 +255,12 @@ def forecast_error(chosen: PrivateSolver, dp: RowDP, schema: Schema) -> str:
     if error > _LARGE:
         warn_caller(
             f"{text} Above {_LARGE:g} the components say little: raise epsilon, lower row_norm, ask for fewer "
-            "components, or join more rows. Nothing has been sent yet."
+            "components, or join more rows. Only noised counts have been sent yet."
         )
     return text
 
 
-def describe_error(chosen: PrivateSolver, features: int, theta: float) -> str:
+def describe_error(chosen: PrivateSolver, features: int, theta: float, n: float) -> str:
     """The error to expect once the (noised) variances are known: it costs nothing to say."""
-    error = min(chosen.expect_error(features, theta), 1.0) if theta > 0 else 1.0
+    error = min(chosen.expect_error(features, theta, n), 1.0) if theta > 0 else 1.0
     return f"With the variances that were found, the expected projection distance is about {error:.2g}."

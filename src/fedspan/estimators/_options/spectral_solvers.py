@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,9 +13,11 @@ from fedspan.data.clients import Schema
 from fedspan.errors import InputError
 from fedspan.estimators._options.private_solvers import (
     PAPER_WARNING,
+    Measured,
     PrivateSolver,
     add_paper_noise,
     build_private_plan,
+    check_private_request,
     forecast_error,
 )
 from fedspan.estimators._options.spectral_parameters import SOLVERS, SpectralParameters
@@ -50,13 +53,19 @@ def choose_solver(
     secure: Secure | None = None,
     prior: Prior | None = None,
     min_clients: int | None = None,
+    measure: Callable[[RowDP], Measured] | None = None,
 ) -> ChosenSolver:
-    """The solver for data of that schema; a combination that makes no sense is refused."""
-    if isinstance(privacy, RowDP):
+    """The solver for data of that schema; a combination that makes no sense is refused.
+
+    `measure` finds out what a private run must know first.
+    """
+    if isinstance(privacy, RowDP) and measure is not None:
         if prior is not None:
             raise InputError("warm_start cannot be combined with privacy=RowDP(…); leave it out.")
-        private = build_private_plan(asked, privacy, secure, schema, clients, min_clients)
-        note = forecast_error(private, privacy, schema)
+        check_private_request(asked, schema)
+        measured = measure(privacy)
+        private = build_private_plan(asked, measured, secure, schema, clients, min_clients)
+        note = forecast_error(private, measured, schema)
         return ChosenSolver(private.solver, private.why, Channel(), private, note)
     solver, why = _pick(asked, schema, clients, paper=isinstance(privacy, PaperDP), prior=prior)
     options = {"k": int(asked.n_components), "tol": asked.tol, "center": asked.center, "scale": asked.scale}

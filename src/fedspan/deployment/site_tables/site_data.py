@@ -1,0 +1,287 @@
+"""A site's table as a job sees it: what the site's file does not allow counts as missing, and nothing is refused by it.
+
+A number that is not finite (or beyond `LARGEST`), and a word that is not among a column's categories, count as missing
+values. A row without a class of the job is left out. What becomes of missing values is the job's choice, except that
+none is refused, because a refusal would tell of them:
+
+    missing = "refuse" or "drop"   the row is left out
+    missing = "mean"               the value is the mean over all sites, which the job brings along
+    views (GCCA, vertical)         no row may go, so the value is the mean of the view's own column
+
+How often that happened is in the site's log, and `fedspan site check` shows where.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedspan._types import Array
+from fedspan.algorithms.gcca.deep import DeepView
+from fedspan.algorithms.gcca.entities import Entities
+from fedspan.data.ids_and_labels import to_class
+from fedspan.data.preparation import Preparation
+from fedspan.data.sources import Batch, Source
+from fedspan.data.survey import TableSurvey
+from fedspan.data.tables import Table, find_source, open_table
+from fedspan.deployment.policy import LARGEST, SiteTable
+from fedspan.engines.start import StartMessage
+from fedspan.errors import InputError
+from fedspan.estimators.prepare import settle_each
+from fedspan.numerics.operators import HeldMatrix
+
+if TYPE_CHECKING:
+    from fedspan.algorithms.gcca.networks import Module
+
+_SITE_LOG = logging.getLogger("fedspan.site")
+_BLOCK_ROWS = 4096
+
+
+class CheckedSource(Source):
+    """A site's rows. `classes` are the words that a label may have; None: labels are not looked at.
+
+    With `drop`, rows with missing features are left out. `problems` counts what the last pass found, by its words.
+    """
+
+    def __init__(
+        self, source: Source, choice: Preparation, classes: Collection[str] | None = None, *, drop: bool = True
+    ) -> None:
+        self.source, self.choice, self.drop = source, choice, drop
+        self.names, self.units, self.rows = source.names, {}, None
+        self.classes = None if classes is None else set(classes)
+        self.left = 0
+        self.problems: Counter[str] = Counter()
+
+    def batches(self, names: Sequence[str], text: Collection[str]) -> Iterator[Batch]:
+        label = self.choice.label if self.classes is not None else None
+        deciding = [*(self.choice.columns or ())] if self.drop else []  # a pass over some columns drops the same rows
+        labels = [] if label is None else [label]
+        also = [name for name in (*deciding, *labels) if name not in names]
+        words = {*text, *self.choice.categories, *labels}
+        problems, left = Counter[str](), 0
+        for batch in self.source.batches([*names, *also], words):
+            clean = {name: self._clean(name, column, problems) for name, column in batch.items()}
+            keep = np.ones(len(next(iter(clean.values()))), dtype=bool)
+            for name in deciding:
+                keep &= ~_find_missing(clean[name])
+            if label is not None and self.classes is not None:
+                known = np.array([to_class(word) in self.classes for word in clean[label]], dtype=bool)
+                problems["without a class of the job"] += int(np.sum(~known))
+                keep &= known
+            left += int(keep.sum())
+            yield {name: clean[name] if keep.all() else clean[name][keep] for name in names}
+        self.problems, self.left = problems, left
+
+    def _clean(self, name: str, column: Array, problems: Counter[str]) -> Array:
+        if name in self.choice.categories:
+            known = {None, *self.choice.categories[name]}
+            odd = np.array([word not in known for word in column], dtype=bool)
+            what = "that are none of its categories"
+            column = _blank(column, odd)
+        elif column.dtype.kind == "f":
+            odd = is_not_allowed(column) & ~np.isnan(column)
+            what = "that are too large or not finite"
+            column = np.where(odd, np.nan, column) if odd.any() else column
+        else:
+            return column
+        if odd.any():
+            problems[f"with values of {name!r} {what}"] += int(odd.sum())
+        missing = _find_missing(column) & ~odd
+        if missing.any():
+            problems[f"with missing values of {name!r}"] += int(missing.sum())
+        return column
+
+
+def _blank(words: Array, odd: Array) -> Array:
+    """The words, with nothing in some places."""
+    if not odd.any():
+        return words
+    words = words.copy()
+    words[odd] = None
+    return words
+
+
+def _find_missing(column: Array) -> Array:
+    if column.dtype.kind == "f":
+        return np.isnan(column)
+    return np.array([value is None for value in column], dtype=bool)
+
+
+def open_site_table(
+    table: SiteTable,
+    choice: Preparation,
+    classes: Collection[str] | None = None,
+    *,
+    alone: bool = False,
+    in_batches: bool = False,
+    path: str | None = None,
+) -> Table:
+    """The rows that a job gets. `alone`: they are a view, of which no row may go. `path`: other rows of the table."""
+    source = find_source(path or table.path)
+    if source is None:
+        return _open_arrays(table, path or table.path, choice, classes, alone=alone)
+    checked = CheckedSource(source, choice, classes, drop=not alone and choice.missing != "mean")
+    how = choice
+    if alone:
+        own = settle_each({"here": checked}, replace(choice, missing="mean", fill={}))["here"]
+        how = replace(own, fill={**own.fill, **choice.fill})
+    elif checked.drop:
+        how = replace(choice, missing="drop", fill={})
+    opened = open_table(checked, how, in_batches)
+    _log_problems(checked.problems, checked.left)
+    return opened
+
+
+def _log_problems(problems: Mapping[str, int], left: int) -> None:
+    for what, count in problems.items():
+        if count:
+            _SITE_LOG.warning("rows %s: %d; rows used: %d", what, count, left)
+
+
+def _open_arrays(
+    table: SiteTable, path: str, choice: Preparation, classes: Collection[str] | None, *, alone: bool
+) -> Table:
+    """The same for a table whose columns have no names."""
+    opened = open_table(path, replace(choice, missing="refuse", fill={}))
+    X = opened.X
+    if not isinstance(X, np.ndarray | sp.sparray | sp.spmatrix) or X.shape[1] != table.features:
+        raise InputError(
+            f"The site's file says that the table has {table.features} columns (features), but it has {X.shape[1]}."
+        )
+    keep = np.ones(X.shape[0], dtype=bool)
+    problems = Counter[str]()
+    if classes is not None and opened.labels is not None:
+        keep = np.array([to_class(label) in classes for label in opened.labels], dtype=bool)
+        problems["without a class of the job"] = int(np.sum(~keep))
+    bad = _find_bad_rows(X)
+    problems["with values that are missing, too large or not finite"] = int(bad.sum())
+    if bad.any() and (alone or choice.missing == "mean"):
+        X = _fill(X, choice.fill, own=alone)
+    elif bad.any():
+        keep &= ~bad
+    if not keep.all():
+        ids, labels = (None if part is None else part[keep] for part in (opened.ids, opened.labels))
+        opened = replace(opened, ids=ids, labels=labels)
+        X = sp.csr_array(X)[keep] if sp.issparse(X) else X[keep]
+    _log_problems(problems, int(keep.sum()))
+    return replace(opened, X=X)
+
+
+def is_not_allowed(numbers: Array) -> Array:
+    """Where numbers are NaN, infinite or too large, whatever their precision."""
+    return ~(np.abs(numbers) <= np.float64(LARGEST))
+
+
+def _to_dense(X: HeldMatrix) -> Array:
+    return np.array(sp.csr_array(X).toarray() if sp.issparse(X) else X, dtype=np.float64)
+
+
+def _find_bad_rows(X: HeldMatrix) -> Array:
+    """The rows with an entry that is NaN, infinite or too large, in blocks, so that a mapped file is not held."""
+    if X.dtype.kind != "f":
+        return np.zeros(X.shape[0], dtype=bool)
+    if sp.issparse(X):
+        entries = sp.coo_array(X)
+        bad = np.zeros(X.shape[0], dtype=bool)
+        bad[entries.row[is_not_allowed(entries.data)]] = True
+        return bad
+    blocks = (X[start : start + _BLOCK_ROWS] for start in range(0, X.shape[0], _BLOCK_ROWS))
+    return np.concatenate([np.zeros(0, dtype=bool), *(is_not_allowed(block).any(axis=1) for block in blocks)])
+
+
+def _fill(X: HeldMatrix, given: Mapping[str, float], *, own: bool) -> HeldMatrix:
+    """The rows with means in place of what is not finite: those that are given, or the columns' own."""
+    dense = _to_dense(X)
+    bad = is_not_allowed(dense)
+    dense[bad] = 0.0
+    means = dense.sum(axis=0) / np.maximum(np.sum(~bad, axis=0), 1) if own else np.zeros(X.shape[1])
+    fill = np.array([given.get(str(j), mean) for j, mean in enumerate(means)])
+    dense = np.where(bad, fill, dense)
+    return sp.csr_array(dense) if sp.issparse(X) else dense
+
+
+class SiteSurvey(TableSurvey):
+    """A site's table for the agreement on means: sums of what its file allows, over no fewer rows than it says."""
+
+    def __init__(self, table: SiteTable, choice: Preparation) -> None:
+        source = find_source(table.path)
+        self.table, self.checked = table, None if source is None else CheckedSource(source, choice, drop=False)
+        super().__init__(table.path if self.checked is None else self.checked, choice)
+        if self.checked is None and _find_bad_rows(self.X).any():
+            self.X = _to_dense(self.X)
+            self.X[is_not_allowed(self.X)] = np.nan
+
+    def sums(self) -> tuple[Array, Array]:
+        found = super().sums()
+        check_enough_rows(self.table, self.X.shape[0] if self.checked is None else self.checked.left)
+        return found
+
+
+def check_enough_rows(table: SiteTable, rows: int) -> None:
+    """Refuse a job over so few rows that its sums would show them."""
+    if rows < table.min_rows:
+        raise InputError(
+            f"The job would use {rows} rows, but min_rows of this table is {table.min_rows}. Lower min_rows in the "
+            "site's file to allow it."
+        )
+
+
+def open_client_data(table: SiteTable, start: StartMessage) -> object:
+    """What the algorithm's client is made of."""
+    needs, choice, alone = start.algorithm.client.needs, table.choose(start.table), bool(start.table.get("alone"))
+    if needs == "survey":
+        return SiteSurvey(table, choice)
+    if needs == "labelled":
+        return _open_with_labels(table, start, choice, alone=alone)
+    views = needs in ("entities", "network")
+    choice = replace(choice, id=table.id if views else None)
+    opened = open_site_table(table, choice, alone=alone or views, in_batches=needs == "rows")
+    check_enough_rows(table, opened.X.shape[0])
+    if not views:
+        return opened.X
+    secret = "" if table.id is None else table.read_secret()
+    if needs == "network":
+        return DeepView(opened.X, _find_network(table), ids=opened.ids, secret=secret)
+    held = None
+    if table.held_out is not None:
+        held = open_site_table(table, replace(choice, id=None), alone=True, path=table.held_out).X
+    return Entities(opened.X, opened.ids, secret, held)
+
+
+def _open_with_labels(table: SiteTable, start: StartMessage, choice: Preparation, *, alone: bool) -> tuple[object, ...]:
+    """Rows with the numbers of their classes, and their weights if the job gives some."""
+    numbers = table.choose_classes(start.told)
+    opened = open_site_table(table, replace(choice, label=table.label), None if alone else numbers, alone=alone)
+    if opened.labels is None:
+        raise InputError(f"The table has no column {table.label!r}, which the site's file names as its label.")
+    words = [to_class(label) for label in opened.labels]
+    odd = sum(word not in numbers for word in words)
+    if odd:
+        raise InputError(
+            f"{odd} of {len(words)} rows have none of the classes that the job learns. Views must have the same rows "
+            "at all sites, so these cannot be left out here. Fix the table, or classes in the site's file."
+        )
+    check_enough_rows(table, len(words))
+    codes = np.array([numbers[word] for word in words], dtype=np.int64)
+    few = [word for word, number in numbers.items() if 0 < np.sum(codes == number) < table.min_rows_per_class]
+    if few:
+        raise InputError(
+            f"Class {few[0]!r} has fewer than {table.min_rows_per_class} rows. Lower min_rows_per_class in the site's "
+            "file to allow it."
+        )
+    weights = start.told.get("weights")
+    return (opened.X, codes) if weights is None else (opened.X, codes, np.array(weights, dtype=np.float64)[codes])
+
+
+def _find_network(table: SiteTable) -> Callable[[], Module]:
+    """The site's own maker of networks, named in its own file: no job can name one."""
+    module, _, function = str(table.network).partition(":")
+    make: Callable[[], Module] = vars(import_module(module))[function]
+    return make

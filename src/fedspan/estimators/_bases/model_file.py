@@ -1,0 +1,105 @@
+"""What a model file may hold: the parameters of its estimator and what was learned, each of its own type.
+
+A file may come from anywhere, and what is in it ends in computations and on pages. So a model is made only of what
+`save` could have written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from typing import TypedDict
+
+from fedspan._types import Array
+from fedspan.core.checkpoint import build, load_tree
+from fedspan.errors import CheckpointError
+from fedspan.estimators.parameters import parameters_of
+
+
+class LearnedValues(TypedDict, total=False):
+    """All that models learn, by attribute."""
+
+    basis_: Array
+    basis_variance_ratio_: Array
+    bounds_: Array | None
+    client_names_: list[str]
+    coef_: Array
+    common_: Array
+    components_: Array | None
+    converged_: bool
+    correlations_: Array
+    cost_: float
+    cv_losses_: Array
+    cv_shrinkages_: Array
+    distances_: Array | None
+    eigenvalues_: Array
+    explained_variance_: Array
+    explained_variance_ratio_: Array
+    feature_names_in_: list[str] | None
+    gram_: Array
+    labels_: list[str | int | float | bool]
+    mean_: Array
+    mean_distance_: float
+    means_: Array | None
+    n_clients_: int
+    n_features_: list[int]
+    n_features_in_: int
+    n_rounds_: int
+    n_samples_: float
+    n_views_: int
+    noise_variance_: float
+    offsets_: list[Array]
+    parameters_: object  # of torch modules, which refuse what does not fit
+    preparation_: dict[str, object] | None
+    scale_: Array
+    seed_: int
+    shared_components_: Array
+    shared_part_: dict[str, object]
+    shrinkage_: float
+    shrinkage_in_words_: str
+    shrinkage_share_: float
+    singular_values_: Array
+    verified_: dict[str, float]
+    view_names_: list[str]
+    views_: dict[str, int]
+    weights_: list[Array]
+
+
+class ModelFile(TypedDict):
+    """The tree in a model file."""
+
+    estimator: str
+    params: dict[str, object]
+    learned: LearnedValues
+
+
+def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
+    """The contents of a model file, with every value of the type that its attribute has."""
+    tree = load_tree(path, "model")
+    try:
+        return build(ModelFile, tree)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{path} does not hold a model of this version of fedspan: {error} Load it with the version that wrote it."
+        ) from None
+
+
+def check_model_file(path: str | os.PathLike[str], file: ModelFile, estimator: type, learned: Collection[str]) -> None:
+    """Refuse a file whose parameters or attributes are not those of the estimator."""
+    problems = [*_list_odd_parameters(file["params"], estimator), *_list_odd_attributes(file["learned"], learned)]
+    if problems:
+        raise CheckpointError(f"{path} was written by another version of fedspan, or is damaged: {problems[0]}")
+
+
+def _list_odd_parameters(given: Mapping[str, object], estimator: type) -> Iterator[str]:
+    rows = parameters_of(estimator)
+    for name, value in given.items():
+        problem = rows[name].find_problem(value) if name in rows else f"{name!r} is not a parameter."
+        if problem is not None:
+            yield problem
+
+
+def _list_odd_attributes(given: Collection[str], learned: Collection[str]) -> Iterator[str]:
+    known = {*learned, "feature_names_in_", "preparation_"}
+    yield from (f"{name!r} is not learned by this model." for name in given if name not in known)
+    yield from (f"{name!r} is missing." for name in sorted(known) if name not in given)
