@@ -51,8 +51,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         limits: Limits on the mean losses of groups of rows: pairs (coefficients by group, bound), which mean
             Σ coefficient · (mean loss of the group) ≤ bound, for example ({"women": 1, "men": -1}, 0.02). The groups of
             the rows are given to `fit`.
-        class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
-            mapping from class to weight.
+        class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones (in
+            a federation the sites' numbers of rows of each class are summed first). Or a mapping from class to weight.
         model: A torch model in place of the built-in network: a torch.nn.Module, or a `TorchModel` with its own
             `Problem`.
         local_steps: Local steps in each round (fedavg); 10 if None.
@@ -116,11 +116,14 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         """
         check_parameters(self)
         data, schema = open_clients(Xs)
+        options = FitOptions(ledger if ledger is not None else Ledger(), retries, min_clients)
         parts, part = ([], {}) if groups is None else encode_labels(match_to_rows(groups, data, "groups"), least=1)
         codes: dict[str, Array] = {}
         rows: dict[str, object] = {}
         if is_remote(data):
-            labels, tables = tell_labels(data, self.class_weight)
+            labels, tables = tell_labels(
+                data, self.class_weight, lambda counting, told: self._count_classes(counting, told, options)
+            )
             rows = {**tables}
         elif ys is None:
             raise InputError("The labels of every client's rows are missing; call fit(Xs, ys).")
@@ -136,8 +139,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
                 name: _label_rows(source, network, codes[name], weight.get(name), part.get(name), len(parts) or 1)
                 for name, source in data.items()
             }
-        ledger = ledger if ledger is not None else Ledger()
-        options, samples = FitOptions(ledger, retries, min_clients), schema.rows
+        samples = schema.rows
         if self.privacy is not None:
             method, plan, samples = build_private_method(
                 self,
