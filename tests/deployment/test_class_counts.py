@@ -11,7 +11,8 @@ import pytest
 from orders import arguments, exchanges, order_for_estimator, write_site, write_tables
 
 from fedspan import FederatedClassifier, InputError
-from fedspan.algorithms.learning.count_samples import CountClasses, LabelClient
+from fedspan.algorithms.learning._samples import SampleClient
+from fedspan.algorithms.learning.count_samples import CountClasses
 from fedspan.core.ledger import Ledger
 from fedspan.deployment.loopback_federation import LoopbackFederation
 from fedspan.deployment.server_job import RunRequest
@@ -26,7 +27,7 @@ def test_only_their_sum_is_seen_and_verified(five: LoopbackFederation) -> None:
     order = balanced()
     assert five.carry_out(order) == {"done": True}
     ledger = Ledger.read(five.place(order) / "ledger.jsonl")
-    counted = [event for event in exchanges(ledger) if event.task == "count_labels"]
+    counted = [event for event in exchanges(ledger) if event.task == "count_classes"]
     assert [(event.secure, len(event.clients)) for event in counted] == [(True, 5)]
     there = FederatedClassifier.load(five.place(order) / "model.safetensors")
     Xs, ys = arguments("labelled", tuple(five.sites))
@@ -73,9 +74,9 @@ def test_a_class_of_few_rows_is_not_counted(tmp_path: Path, caplog: pytest.LogCa
 
 def test_the_shape_of_the_counts_is_the_jobs() -> None:
     for y in ([], [0], [0, 1, 2]):
-        client = LabelClient((np.zeros((len(y), 1)), np.array(y, dtype=int)), classes=2)
-        _, released = client.count_labels(None, {}, None)  # type: ignore[arg-type]
-        assert released["counts"].shape == (2,)
+        client = SampleClient((np.zeros((len(y), 1)), np.array(y, dtype=int)), **CountClasses(2).client_options())
+        _, released = client.count_classes(None, {}, None)  # type: ignore[arg-type]
+        assert released["rows"].shape == (2,)
     for classes in (0, 10**9):
         with pytest.raises(InputError, match="from 1 to 100000 classes"):
             CountClasses(classes)

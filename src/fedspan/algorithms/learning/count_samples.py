@@ -1,6 +1,7 @@
-"""How many samples there are: with noise, for a private classifier; by class, for weights that balance the classes.
+"""How many samples there are, with noise: what a private classifier must know before it draws, weighs and averages.
 
-What the server sees: the number of all clients' rows, with noise; or how many of them each class has.
+What the server sees: the number of all clients' rows, and of those of each class if classes are to be weighed by it;
+with noise in private runs, as exact sums in others.
 """
 
 from __future__ import annotations
@@ -8,50 +9,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from fedspan._types import Array, Arrays
+from fedspan._types import Array
 from fedspan.algorithms.learning._samples import SampleClient
 from fedspan.algorithms.spectral.noisy import CENSUS_SHARE
 from fedspan.algorithms.spectral.private_bounds import Bounds, NoisedOpening
-from fedspan.core.protocol import Ask, Client, Needs, Release, Replay, Round, Server, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Release, Replay, Round, Server, Sum, complete
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 
 MOST_CLASSES = 100_000
+CLASSES_SHARE = 0.01  # of the budget μ²
 
 
 @dataclass(frozen=True)
 class CountSamples(NoisedOpening):
-    """One exchange, for a hundredth of the budget."""
+    """One exchange, for a hundredth of the budget; a second one for as much, if there are `classes` to count."""
+
+    classes: int = 0
 
     client: ClassVar[type[Client[object]]] = SampleClient
     family: ClassVar[str] = "learning"
 
+    def client_options(self) -> dict[str, float | int | str | bool]:
+        return {"classes": self.classes}
+
     def planned(self) -> tuple[Release, ...]:
-        return (Release("tally", "n", 1, CENSUS_SHARE),)
+        total = Release("tally", "n", 1, CENSUS_SHARE)
+        return (total, Release("count_classes", "rows", 1, CLASSES_SHARE)) if self.classes else (total,)
 
     def init(self, rng: Streams) -> Round[Bounds]:
-        return Bounds(max(float((yield Ask("tally", want=Sum("n"))).total["n"]), 2.0))
-
-
-class LabelClient(Client[None]):
-    """A client that counts its labels. `data` is (X, y, …), of which y are the numbers of classes."""
-
-    State: ClassVar[type] = type(None)
-    needs: ClassVar[Needs] = "labelled"
-
-    def __init__(self, data: tuple[object, ...], classes: int = 0) -> None:
-        self.y, self.classes = np.asarray(data[1], dtype=np.int64), classes
-
-    def init(self) -> None:
-        return None
-
-    @task(releases={"counts": None}, shows="how many of its rows each class has")
-    def count_labels(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
-        """The rows of each class, (L,)."""
-        known = self.y[self.y < self.classes]  # so that the shape says nothing of the labels
-        return state, {"counts": np.bincount(known, minlength=self.classes)}
+        n = max(float((yield Ask("tally", want=Sum("n"))).total["n"]), 2.0)
+        if not self.classes:
+            return Bounds(n)
+        return Bounds(n, by_class=(yield Ask("count_classes", want=Sum("rows"))).total["rows"])
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,7 @@ class CountClasses(Server[ClassCounts]):
     classes: int = 2
 
     State: ClassVar[type] = ClassCounts
-    client: ClassVar[type[Client[object]]] = LabelClient
+    client: ClassVar[type[Client[object]]] = SampleClient
     family: ClassVar[str] = "learning"
 
     def __post_init__(self) -> None:
@@ -79,14 +69,14 @@ class CountClasses(Server[ClassCounts]):
         return {"classes": self.classes}
 
     def asks(self) -> frozenset[str]:
-        return frozenset({"count_labels"})
+        return frozenset({"count_classes"})
 
     def replay(self) -> Replay | str:
         """Nothing is sent with the question."""
-        return {"count_labels": {}}
+        return {"count_classes": {}}
 
     def init(self, rng: Streams) -> Round[ClassCounts]:
-        return ClassCounts((yield from complete(Ask("count_labels", want=Sum("counts")))).total["counts"])
+        return ClassCounts((yield from complete(Ask("count_classes", want=Sum("rows")))).total["rows"])
 
     def round(self, state: ClassCounts, rng: Streams) -> Round[ClassCounts]:
         yield from ()

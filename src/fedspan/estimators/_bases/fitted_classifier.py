@@ -16,7 +16,6 @@ from fedspan._types import Array
 from fedspan.algorithms.learning.count_samples import CountClasses
 from fedspan.core.run import Result
 from fedspan.data.remote_tables import RemoteTable
-from fedspan.errors import InputError
 from fedspan.estimators._bases.export import network_to_onnx
 from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, FederatedEstimator, FitOptions
 from fedspan.estimators._options.classifier_methods import ChosenMethod
@@ -46,8 +45,6 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
 
     def _count_classes(self, algorithm: CountClasses, tables: Mapping[str, RemoteTable], options: FitOptions) -> Array:
         """How many rows each class has at all sites of a federation together: one sum, before the fit itself."""
-        if self.privacy is not None:
-            raise InputError("privacy is for fits without class_weight: other gradients are not bounded.")
         why = 'class_weight="balanced" needs the number of rows of each class first'
         result = self._run(algorithm, tables, options, why=why, rounds=0, part="classes")
         return algorithm.estimate(result.state)

@@ -54,9 +54,12 @@ def encode_labels(y: Mapping[str, Array], least: int = 2) -> tuple[list[Any], di
     return classes.tolist(), {name: np.searchsorted(classes, labels) for name, labels in y.items()}
 
 
-def weigh_rows(class_weight: ClassWeight, labels: list[Any], codes: Mapping[str, Array]) -> dict[str, Array]:
-    """The weight of each row's loss, by client; empty if all are 1."""
-    counts = np.sum([np.bincount(code, minlength=len(labels)) for code in codes.values()], axis=0)
+def weigh_rows(
+    class_weight: ClassWeight, labels: list[Any], codes: Mapping[str, Array], counts: Array | None = None
+) -> dict[str, Array]:
+    """The weight of each row's loss, by client; empty if all are 1. `counts` replace the classes' numbers of rows."""
+    if counts is None:
+        counts = np.sum([np.bincount(code, minlength=len(labels)) for code in codes.values()], axis=0)
     by_class = weigh_classes(class_weight, labels, counts)
     return {} if by_class is None else {name: by_class[code] for name, code in codes.items()}
 
@@ -77,8 +80,8 @@ def tell_labels(
 ) -> tuple[list[Any], dict[str, RemoteTable]]:
     """The classes over all sites of a federation, and the tables whose sites are to be told them and their weights.
 
-    `count` asks the sites for the sum of their rows of each class. It is called only if weights depend on it, and sites
-    do not tell it by themselves.
+    `count` finds the rows of each class at all sites. It is called only if weights depend on it, and sites do not tell
+    it by themselves.
     """
     labels, counts = count_remote_classes(tables)
     told = {name: table.tell(labels=labels, weights=None) for name, table in tables.items()}
