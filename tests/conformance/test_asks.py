@@ -102,7 +102,8 @@ for center in BOTH:
 for search in BOTH:
     case(Census(search))
     case(PrivateMean(search, 100.0))
-case(CountSamples(), labelled)
+for classes in (0, 2):
+    case(CountSamples(classes), labelled)
 
 for patience, data in ((0, views), (2, with_held_out)):
     for kind, local, start in product(

@@ -97,6 +97,7 @@ NOISED: dict[str, tuple[Any, Any]] = {
     "mean": (PrivateMean(prior=100.0), hospitals),
     "mean and lengths": (PrivateMean(search=True, prior=100.0), hospitals),
     "count of samples": (CountSamples(), labelled),
+    "count of classes": (CountSamples(2), labelled),
     "gram of counted rows": (NoisyGram(k=2, counted=True, prior=Known(100.0), spent=0.01), hospitals),
     "refined gram of counted rows": (NoisyRefine(k=2, counted=True, prior=Known(100.0), spent=0.01), hospitals),
 }

@@ -53,9 +53,12 @@ def encode_labels(y: Mapping[str, Array], least: int = 2) -> tuple[list[Any], di
     return classes.tolist(), {name: np.searchsorted(classes, labels) for name, labels in y.items()}
 
 
-def weigh_rows(class_weight: ClassWeight, labels: list[Any], codes: Mapping[str, Array]) -> dict[str, Array]:
-    """The weight of each row's loss, by client; empty if all are 1."""
-    counts = np.sum([np.bincount(code, minlength=len(labels)) for code in codes.values()], axis=0)
+def weigh_rows(
+    class_weight: ClassWeight, labels: list[Any], codes: Mapping[str, Array], counts: Array | None = None
+) -> dict[str, Array]:
+    """The weight of each row's loss, by client; empty if all are 1. `counts` replace the classes' numbers of rows."""
+    if counts is None:
+        counts = np.sum([np.bincount(code, minlength=len(labels)) for code in codes.values()], axis=0)
     by_class = weigh_classes(class_weight, labels, counts)
     return {} if by_class is None else {name: by_class[code] for name, code in codes.items()}
 
@@ -75,10 +78,13 @@ def weigh_classes(class_weight: ClassWeight, labels: list[Any], counts: Array) -
 
 
 def tell_labels(
-    tables: Mapping[str, RemoteTable], class_weight: ClassWeight
+    tables: Mapping[str, RemoteTable], class_weight: ClassWeight, counts: Array | None = None
 ) -> tuple[list[Any], dict[str, RemoteTable]]:
-    """The classes over all sites of a federation, and the tables whose sites are to be told them and their weights."""
-    labels, counts = count_remote_classes(tables)
-    by_class = weigh_classes(class_weight, labels, counts)
+    """The classes over all sites of a federation, and the tables whose sites are to be told them and their weights.
+
+    `counts` replace the numbers of rows that sites tell of their classes.
+    """
+    labels, known = count_remote_classes(tables)
+    by_class = weigh_classes(class_weight, labels, known if counts is None else counts)
     weights = None if by_class is None else by_class.tolist()
     return labels, {name: table.tell(labels=labels, weights=weights) for name, table in tables.items()}
