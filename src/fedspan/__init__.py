@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedspan.estimators.prepare import prepare
     from fedspan.estimators.svd import FederatedSVD
     from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
+    from fedspan.jobs.checking.check import check
     from fedspan.jobs.model import Job
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "audit",
     "callbacks",
     "channel",
+    "check",
     "engines",
     "jobs",
     "prepare",
@@ -83,6 +85,7 @@ _LATER = {
     "VerticalFederatedClassifier": "estimators.vertical_classifier",
     "Job": "jobs.model",
     "audit": "audit.auditor",
+    "check": "jobs.checking.check",
     "prepare": "estimators.prepare",
 }
 
