@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from table import NET, SIMULATED, TABLE, deep_views, hospitals, labelled, labelled_views, views
+from table import NET, SIMULATED, TABLE, deep_views, hospitals, labelled, labelled_views, measured, views
 
 from fedspan import algorithms as alg
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, SurveyColumns
 from fedspan.algorithms.gcca.entities import Entities
-from fedspan.algorithms.learning.count_samples import CountSamples
+from fedspan.algorithms.learning.count_samples import CountClasses, CountSamples
 from fedspan.algorithms.registry import ALGORITHMS
 from fedspan.algorithms.spectral.private_bounds import Census, PrivateMean
 from fedspan.core.ledger import Exchange, Ledger
@@ -102,7 +102,9 @@ for center in BOTH:
 for search in BOTH:
     case(Census(search))
     case(PrivateMean(search, 100.0))
-case(CountSamples(), labelled)
+for classes in (0, 2):
+    case(CountSamples(classes), labelled)
+case(CountClasses(2), labelled)
 
 for patience, data in ((0, views), (2, with_held_out)):
     for kind, local, start in product(
@@ -134,6 +136,10 @@ case(alg.FedAvg(NET, batch=2, rounds=3, steps=2), labelled)
 limited = alg.Ssca(NET, batch=2, rounds=6, objective="norm", limits=(alg.Limit(0.6),))
 for server in (limited, replace(limited, paper=True), replace(limited, closing=0)):
     case(server, labelled)
+for solver, robust in product(("newton", "lbfgs"), BOTH):
+    case(alg.LogisticNewton(l2=0.01, tol=1e-6, solver=solver, robust=robust), labelled, rounds=60)
+    for loss in ("squared", "poisson", "huber"):
+        case(alg.RegressionNewton(l2=0.01, tol=1e-6, loss=loss, solver=solver, robust=robust), measured, rounds=60)
 for exchange in ("each", "sum"):
     case(alg.VerticalSgd(NET, batch=10, rounds=3, exchange=exchange), labelled_views)
     vertical = alg.VerticalSsca(NET, batch=10, rounds=6, exchange=exchange)

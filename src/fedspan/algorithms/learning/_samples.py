@@ -19,9 +19,11 @@ from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.swish import Swish, gradient, gradient_norms, losses, losses_and_slopes, swish, to_floats
+from fedspan.privacy.release import HISTOGRAM
 
 DEFAULT_NET = Swish()
 _ROWS_AT_ONCE = 2000  # rows of a pass over all of them
+_FAR_TOO_LONG = 1e200  # clips: a gradient beyond cannot be shortened in float64
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ class Samples(Protocol):
 
     @property
     def counts(self) -> Array: ...
+    @property
+    def class_counts(self) -> Array: ...
     def check(self) -> None: ...
     def sums(self, omega: Array, at: Array | slice) -> tuple[Array, Array]: ...
     def losses(self, omega: Array, at: Array | slice) -> Array: ...
@@ -167,6 +171,11 @@ class LabelledRows:
         """N_g of this client."""
         return np.array([self.n]) if self.part is None else np.bincount(self.part, minlength=self.parts)
 
+    @property
+    def class_counts(self) -> Array:
+        """How many rows each class has; the shape is the job's, whatever the labels are."""
+        return np.bincount(self.y[self.y < self.net.classes], minlength=self.net.classes)
+
     def check(self) -> None:
         """Refuse rows that are not finite."""
         for start in range(0, self.n, _ROWS_AT_ONCE):
@@ -197,10 +206,17 @@ class LabelledRows:
         return np.array([loss.sum()]) if self.part is None else np.bincount(self.part[at], loss, minlength=self.parts)
 
     def clipped(self, omega: Array, at: Array, clip: float) -> Array:
-        """Σ over the rows of ∇f, each shortened to norm `clip` if it is longer; (d,)."""
-        X, _, E, S, D = self._evaluate(omega, at)
-        factor = np.minimum(1.0, clip / np.maximum(gradient_norms(X, S, E, D), 1e-300))[:, None].astype(E.dtype)
-        return gradient(X, S, E * factor, D * factor)
+        """Σ over the rows of ∇f, each shortened to norm `clip` if it is longer; (d,).
+
+        A row whose gradient is not finite, because of the row or of ω, counts as one without a gradient; so does one
+        that is too long to be shortened with accuracy.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            X, _, E, S, D = self._evaluate(omega, at)
+            norms = gradient_norms(X, S, E, D)
+        fine = np.flatnonzero(norms <= _FAR_TOO_LONG * clip)
+        factor = np.minimum(1.0, clip / np.maximum(norms[fine], 1e-300))[:, None]
+        return gradient(X[fine], S[fine], E[fine] * factor, D[fine] * factor)
 
 
 class SampleClient(Client[None]):
@@ -257,6 +273,11 @@ class SampleClient(Client[None]):
     def tally(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
         """How many rows there are; with noise, in private runs."""
         return state, {"n": np.array(self.rows.n)}
+
+    @task(releases={"rows": HISTOGRAM}, shows="how many of its rows have which class")
+    def count_classes(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+        """How many rows each class has; with noise, in private runs."""
+        return state, {"rows": self.rows.class_counts}
 
     @task(
         releases={"n": Sensitivity(0), "loss": None, "grad": None, "bad": None},

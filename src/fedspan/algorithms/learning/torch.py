@@ -136,6 +136,11 @@ class TorchRows:
         """N_g of this client: every function is of all rows."""
         return np.full(len(self.model.problem.parts), self.n)
 
+    @property
+    def class_counts(self) -> Array:
+        """How many rows each class has, up to the largest that this client holds."""
+        return np.bincount(self.y)
+
     def check(self) -> None:
         """Refuse rows that are not finite."""
         if self.X.dtype.kind == "f":
