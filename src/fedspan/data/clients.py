@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class Schema:
     names: tuple[str, ...] | None
     rows: int
     preparation: Preparation | None = None  # how the columns were made, if they were
-    dtype: np.dtype[Any] | None = None  # float32 if all rows are, else float64; None if the rows are at other sites
+    dtype: str | None = None  # float32 if all rows are, else float64; None if the rows are at other sites
 
 
 def name_clients(clients: Mapping[str, Entry] | Sequence[Entry]) -> dict[str, Entry]:
@@ -84,7 +84,7 @@ def open_clients(
         )
     sources = sorted(name_clients(clients).items())
     data: dict[str, ClientData] = {}
-    rows, dtypes = 0, set[np.dtype[Any] | None]()
+    rows, dtypes = 0, set[str | None]()
 
     def open_each() -> Iterator[tuple[str, Columns]]:
         """One after the other, so that a client that differs is refused before the next one is opened."""
@@ -101,7 +101,7 @@ def open_clients(
                 was_held = table.X is source
                 room -= 0 if was_held else _count_bytes(table.X)
                 data[name] = table.X if was_held or room >= 0 else partial(_reopen, source, in_batches)
-                dtypes.add(np.dtype(table.X.dtype))
+                dtypes.add(str(table.X.dtype))
                 (n, d), names, units = table.X.shape, table.names, table.units
             rows += n
             yield name, Columns(int(d), names, dict(units))
@@ -109,9 +109,8 @@ def open_clients(
     columns = agree_on_columns(open_each())
     preparations = [source.preparation for _, source in sources if isinstance(source, Prepared | RemoteTable)]
     made = next((each for each in preparations if each is not None and not each.trivial), None)
-    single = dtypes == {np.dtype(np.float32)}
-    dtype = None if None in dtypes else np.dtype(np.float32 if single else np.float64)
-    return data, Schema(columns.features, columns.names, rows, made, dtype)
+    common = "float32" if dtypes == {"float32"} else "float64"
+    return data, Schema(columns.features, columns.names, rows, made, None if None in dtypes else common)
 
 
 def _count_bytes(X: Matrix) -> int:

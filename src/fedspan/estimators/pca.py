@@ -12,7 +12,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from fedspan._types import Array
+from fedspan._types import Array, Matrix
 from fedspan.algorithms import Prior, SpectralState
 from fedspan.core.ledger import Ledger, Note
 from fedspan.core.protection import RETRIES
@@ -182,7 +182,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             self._warn_of_accuracy(result)
         return self
 
-    def _learn(self, result: Result[SpectralState], dtype: np.dtype[Any] | None) -> None:
+    def _learn(self, result: Result[SpectralState], dtype: str | None) -> None:
         """Set the attributes from the last state of the run."""
         state, moments = result.state, result.state.moments
         if moments.n < 2:
@@ -193,7 +193,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         k = choose_count(self.n_components, theta, total, int(n), d)
         theta, Z = theta[:k], Z[:, :k]
         left = min(n, d) - k
-        kind = np.float64 if dtype is None else dtype
+        kind = dtype or np.float64
         self.components_ = fix_signs(Z.T).astype(kind)
         self.explained_variance_ = (theta / (n - 1)).astype(kind)
         self.explained_variance_ratio_ = (theta / total).astype(kind)
@@ -248,7 +248,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         W = self.components_.T / self.scale_[:, None]
         return W / np.sqrt(self.explained_variance_) if self.whiten else W
 
-    def _take_rows(self, X: object) -> Any:
+    def _take_rows(self, X: object) -> Matrix:
         return prepare_rows(self, X, dtype=[np.float64, np.float32])
 
     def inverse_transform(self, X: object) -> Array:

@@ -137,14 +137,14 @@ def _parameter(row: Parameter) -> dict[str, Any]:
     return {"description": row.says, **allowed} | _find_default(row)
 
 
-def _find_default(row: Parameter) -> dict[str, Any]:
+def _find_default(row: Parameter) -> dict[str, object]:
     return {"default": row.default} if isinstance(row.default, bool | int | float | str) else {}
 
 
-def _list_counts_and_shares(row: Parameter) -> list[dict[str, Any]]:
+def _list_counts_and_shares(row: Parameter) -> list[dict[str, object]]:
     """An integer in the row's range, a share, or one of its words."""
-    count = {"type": "integer", "minimum": row.least}
-    share = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
+    count: dict[str, object] = {"type": "integer", "minimum": row.least}
+    share: dict[str, object] = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
     return [count, share, {"type": "string", "enum": list(row.choices)}]
 
 

@@ -7,17 +7,16 @@ dtype: subtracting μW from XW would be quicker to write, and loses the digits o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from fedspan._types import Array
+from fedspan._types import Array, Matrix
 
 _BLOCK = 1 << 18  # entries
 
 
-def project_rows(X: Any, mean: Array, W: Array) -> Array:
+def project_rows(X: Matrix, mean: Array, W: Array) -> Array:
     """(X - 1μᵀ) W, (n, k); sparse rows stay sparse."""
     if sp.issparse(X):
         return np.asarray(X @ W - mean @ W)
@@ -27,7 +26,7 @@ def project_rows(X: Any, mean: Array, W: Array) -> Array:
     return out
 
 
-def square_distances(X: Any, mean: Array, scale: Array) -> Array:
+def square_distances(X: Matrix, mean: Array, scale: Array) -> Array:
     """‖(x - μ)/s‖² of each row, (n,); sparse rows stay sparse."""
     W = 1.0 / np.asarray(scale, dtype=np.float64) ** 2
     if sp.issparse(X):
