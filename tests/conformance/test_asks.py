@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from table import NET, SIMULATED, TABLE, deep_views, hospitals, labelled, labelled_views, views
+from table import NET, SIMULATED, TABLE, deep_views, hospitals, labelled, labelled_views, measured, views
 
 from fedspan import algorithms as alg
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, SurveyColumns
 from fedspan.algorithms.gcca.entities import Entities
 from fedspan.algorithms.learning import EarlierModel
-from fedspan.algorithms.learning.count_samples import CountSamples
+from fedspan.algorithms.learning.count_samples import CountClasses, CountSamples
+from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.algorithms.registry import ALGORITHMS
 from fedspan.algorithms.spectral.private_bounds import Census, PrivateMean
 from fedspan.core.ledger import Exchange, Ledger
@@ -24,7 +25,6 @@ from fedspan.core.protocol import Array, Server, declared_releases, task, tasks_
 from fedspan.core.run import run
 from fedspan.engines import InProcess
 from fedspan.errors import InputError, ProtocolError
-from fedspan.numerics.scaling import Scaling
 from fedspan.privacy.plan import plan_for
 
 
@@ -104,7 +104,9 @@ for center in BOTH:
 for search in BOTH:
     case(Census(search))
     case(PrivateMean(search, 100.0))
-case(CountSamples(), labelled)
+for classes in (0, 2):
+    case(CountSamples(classes), labelled)
+case(CountClasses(2), labelled)
 
 for patience, data in ((0, views), (2, with_held_out)):
     for kind, local, start in product(
@@ -142,6 +144,10 @@ for standardize in BOTH:
 limited = alg.Ssca(NET, batch=2, rounds=6, objective="norm", limits=(alg.Limit(0.6),))
 for server in (limited, replace(limited, paper=True), replace(limited, closing=0)):
     case(server, labelled)
+for solver, robust in product(("newton", "lbfgs"), BOTH):
+    case(alg.LogisticNewton(l2=0.01, tol=1e-6, solver=solver, robust=robust), labelled, rounds=60)
+    for loss in ("squared", "poisson", "huber"):
+        case(alg.RegressionNewton(l2=0.01, tol=1e-6, loss=loss, solver=solver, robust=robust), measured, rounds=60)
 for exchange in ("each", "sum"):
     case(alg.VerticalSgd(NET, batch=10, rounds=3, exchange=exchange), labelled_views)
     case(alg.VerticalSgd(NET, batch=10, rounds=3, exchange=exchange, standardize=True), labelled_views)

@@ -66,6 +66,82 @@ def test_one_row_says_no_more_than_its_bound() -> None:
     assert np.linalg.norm(a - b) == pytest.approx(declared.bound(0.7), rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e18, 1e60, 1e150, 1e200, 1e300])
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_no_parameters_make_a_row_say_more_than_its_bound(kind: type, scale: float) -> None:
+    """A server may send any ω: a gradient that overflows must not be seen, whatever the rows are."""
+    rng = np.random.default_rng(2)
+    X, y, weight = rng.normal(size=(40, 4)).astype(kind), rng.integers(0, 3, 40), rng.choice([1e-9, 1.0, 1e90], 40)
+    X[1], X[2], X[3] = 1e30, 1e-30, 0.0
+    omega, bound = Swish(5, 3).start(4, rng) * scale, 0.7
+    options = {"hidden": 5, "classes": 3, "rate": 1.0, "simulate": True, "row_norm": bound}
+
+    def answer(rows: np.ndarray) -> np.ndarray:
+        client = SampleClient((rows, y[-len(rows) :], weight[-len(rows) :]), **options)
+        return client.sampled(client.init(), {"omega": omega}, Streams(0, 1, 0, "a"))[1]["grad"]
+
+    whole = answer(X)
+    for first in range(1, 6):
+        rest = answer(X[first:])
+        assert np.linalg.norm(whole - rest) <= bound * first * (1 + 1e-6)
+    broken = X.copy()
+    broken[:3] = [[np.nan], [np.inf], [1e38]]
+    assert np.linalg.norm(answer(broken) - answer(X[3:])) <= bound * (1 + 1e-6), "only the third may have a gradient"
+
+
+def count_noised(class_weight: object, **more: object) -> tuple[FederatedClassifier, float]:
+    """A fit on a table of which one in ten rows is a yes, and the share of yes among its predictions."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(9000, 4))
+    y = np.where(X[:, 0] + 0.5 * rng.normal(size=9000) > 1.45, "yes", "no")
+    dp = RowDP(8.0, 1e-6, 6.0, simulate=True)  # of weighted gradients
+    model = FederatedClassifier(hidden=4, batch_size=150, rounds=40, privacy=dp, secure=True, random_state=0, **more)
+    model.set_params(class_weight=class_weight, standardize=False).fit(np.array_split(X, 3), np.array_split(y, 3))
+    return model, float(np.mean(model.predict(X) == "yes"))
+
+
+def test_weights_of_classes_come_from_a_noised_histogram_and_are_charged() -> None:
+    model, balanced = count_noised("balanced")
+    assert balanced > 1.5 * count_noised(None)[1], "rare ones count as much as frequent ones"
+    tasks = [row["task"] for row in model.ledger_.rows() if row["event"] == "exchange"]
+    assert tasks[:3] == ["tally", "count_classes", "sampled"]
+    assert model.ledger_.epsilon(1e-6) == pytest.approx(8.0, rel=2e-2)
+    assert model.ledger_.epsilon(1e-6) <= 8.0
+    z = {row["task"]: row["noise"] for row in model.ledger_.rows() if row["event"] == "exchange"}
+    alone = epsilon({(z["tally"], 1.0): 1, (z["count_classes"], 1.0): 1}, 1e-6)
+    assert 0.2 < alone < 2.0, "the counts have their part in it"
+
+
+def test_given_weights_need_no_counts() -> None:
+    model, weighed = count_noised({"no": 0.2, "yes": 5.0})
+    assert weighed > 1.5 * count_noised(None)[1]
+    assert "count_classes" not in {row["task"] for row in model.ledger_.rows() if row["event"] == "exchange"}
+
+
+def test_a_class_that_is_no_more_than_noise_has_a_bounded_weight() -> None:
+    """Its noised count may be 0 or negative: it is taken for as large as noise can be."""
+    from fedspan.estimators import classifier
+
+    seen, weigh = [], classifier.weigh_rows
+
+    def keep(class_weight, labels, codes, counts=None):
+        seen.append(counts)
+        return weigh(class_weight, labels, codes, counts)
+
+    _, _, Xs, ys = world(600)
+    ys[0] = ys[0].astype("U5")
+    ys[0][0] = "maybe"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classifier, "weigh_rows", keep)
+        dp = RowDP(1.0, 1e-5, 1.0, simulate=True)
+        model = FederatedClassifier(hidden=2, batch_size=40, rounds=2, class_weight="balanced", privacy=dp)
+        model.set_params(random_state=0, standardize=False).fit(Xs, ys)
+    z = {row["task"]: row["noise"] for row in model.ledger_.rows() if row["event"] == "exchange"}["count_classes"]
+    assert (seen[-1] >= 3 * z * np.sqrt(3)).all(), "three clients add their noise each"
+    assert np.isfinite(model.coef_).all()
+
+
 def test_a_private_run_repeats_only_as_a_simulation() -> None:
     """To the bit as a simulation: keyed streams draw the same rows and the same noise."""
     _, _, Xs, ys = world(600)
@@ -88,7 +164,7 @@ def test_a_private_run_repeats_only_as_a_simulation() -> None:
         ({"standardize": True}, r"Give public bounds of the columns, standardize=\(lower, upper\)"),
         ({"standardize": (0, [1, 2])}, r"one for each of the 6 columns, but is \(0, \[1, 2\]\)"),
         ({"standardize": (2, 1)}, "each lower one at most the upper one"),
-        ({"class_weight": "balanced"}, "without class_weight"),
+        ({"privacy": RowDP(4.0, 1e-5, 1.0, neighbours="replace-one")}, "need neighbours='add-remove'"),
         ({"privacy": RowDP(1.0, 0.1, 1.0)}, "delta must be below 1 / number of rows, but is 0.1 for about"),
         ({"privacy": "yes"}, "privacy must be a RowDP object or None, but is 'yes'"),
     ],

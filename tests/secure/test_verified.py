@@ -30,7 +30,7 @@ from fedspan.algorithms import (
     PersonalPaper,
     Ssca,
 )
-from fedspan.algorithms.learning.count_samples import CountSamples
+from fedspan.algorithms.learning.count_samples import CountClasses, CountSamples
 from fedspan.algorithms.spectral.private_bounds import Census, PrivateMean
 from fedspan.core.checkpoint import Checkpoint, flatten, unflatten
 from fedspan.core.ledger import Exchange
@@ -76,6 +76,7 @@ MORE = {
     "personal eigen": (PersonalEigen(**SUMS_ONLY, center="global", scale=True), hospitals),
     "personal paper": (PersonalPaper(**SUMS_ONLY, start="random"), hospitals),
     "perpca": (PerPca(**SUMS_ONLY), hospitals),
+    "count of classes": (CountClasses(2), labelled),
     "deep": (DeepMaxVar(k=2, steps=2, batch_size=16), deep_views),
 }
 
@@ -97,6 +98,7 @@ NOISED: dict[str, tuple[Any, Any]] = {
     "mean": (PrivateMean(prior=100.0), hospitals),
     "mean and lengths": (PrivateMean(search=True, prior=100.0), hospitals),
     "count of samples": (CountSamples(), labelled),
+    "count of classes": (CountSamples(2), labelled),
     "gram of counted rows": (NoisyGram(k=2, counted=True, prior=Known(100.0), spent=0.01), hospitals),
     "refined gram of counted rows": (NoisyRefine(k=2, counted=True, prior=Known(100.0), spent=0.01), hospitals),
 }

@@ -115,10 +115,17 @@ def layer_gradient(inputs: HeldMatrix, slopes: Array, intercept: bool) -> Array:
 
 def gradient_norms(X: HeldMatrix, S: Array, E: Array, D: Array, intercept: bool = False) -> Array:
     """‖∇ω‖ of every row by itself, (n,): both parts have rank one, so no gradient need be formed."""
-    if isinstance(X, np.ndarray):
-        squares = np.einsum("ij,ij->i", X, X)
-    else:
-        squares = np.asarray(X.multiply(X).sum(axis=1)).ravel()
     one = float(intercept)  # an intercept is the weight of an input that is 1
-    head = (np.einsum("ij,ij->i", S, S) + one) * np.einsum("ij,ij->i", E, E)
-    return np.sqrt(head + np.einsum("ij,ij->i", D, D) * (squares + one))
+    head, first = np.hypot(_row_norms(S), one), np.hypot(_row_norms(X), one)
+    return np.hypot(head * _row_norms(E), _row_norms(D) * first)
+
+
+def _row_norms(A: HeldMatrix) -> Array:
+    """‖a‖ of every row in float64, scaled by its largest entry: no square is lost, however small or large."""
+    if isinstance(A, np.ndarray):
+        most = np.abs(A).max(axis=1, initial=0.0).astype(np.float64)
+        scaled = A / np.where(most > 0, most, 1.0)[:, None]
+        return most * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+    most = np.asarray(abs(A).max(axis=1).todense(), dtype=np.float64).ravel()
+    shrunk = sp.diags_array(1 / np.where(most > 0, most, 1.0)) @ A
+    return most * np.sqrt(np.asarray(shrunk.multiply(shrunk).sum(axis=1)).ravel())

@@ -54,6 +54,11 @@ class Plan:
             raise PrivacyError(f"Task {task!r} releases {array!r} without a known sensitivity, so nothing was sent.")
         return declared.bound(self.row_norm, self.neighbours == "replace-one")
 
+    def deviation(self, task: str, array: str, declared: Declared, size: int, clients: int) -> float:
+        """The standard deviation of the noise in each of `size` numbers of that array, summed over the clients."""
+        bound = noise.widen(self.sensitivity(task, array, declared), size)
+        return self.noise[task][array] * bound * math.sqrt(clients / self.spread)
+
     def check(self, task: str, asked: int) -> None:
         """Refuse, before it is sent, a question that is not in the plan, or for which `asked` others used it up."""
         if task not in self.noise:

@@ -16,11 +16,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedspan._types import Array, Arrays, Matrix
-from fedspan.algorithms.learning._scaling import (
+from fedspan.algorithms.learning.scaling import (
     SCALING_REPLAY,
     SCALING_TASKS,
     EarlierModel,
     RowsMemory,
+    Scaling,
     ScalingClient,
     find_scaling,
     scaling_arrays,
@@ -32,7 +33,6 @@ from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.operators import HeldMatrix
-from fedspan.numerics.scaling import Scaling
 from fedspan.numerics.swish import (
     Swish,
     gradient,
@@ -43,9 +43,11 @@ from fedspan.numerics.swish import (
     swish,
     to_floats,
 )
+from fedspan.privacy.release import HISTOGRAM
 
 DEFAULT_NET = Swish()
 _ROWS_AT_ONCE = 2000  # rows of a pass over all of them
+_FAR_TOO_LONG = 1e200  # clips: a gradient beyond cannot be shortened in float64
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,8 @@ class Samples(Protocol):
 
     @property
     def counts(self) -> Array: ...
+    @property
+    def class_counts(self) -> Array: ...
     def check(self) -> None: ...
     def use(self, scaling: Scaling | None) -> None: ...
     def take(self, at: Array | slice) -> HeldMatrix: ...
@@ -194,6 +198,11 @@ class LabelledRows:
         """N_g of this client."""
         return np.array([self.n]) if self.part is None else np.bincount(self.part, minlength=self.parts)
 
+    @property
+    def class_counts(self) -> Array:
+        """How many rows each class has; the shape is the job's, whatever the labels are."""
+        return np.bincount(self.y[self.y < self.net.classes], minlength=self.net.classes)
+
     def check(self) -> None:
         """Refuse rows that are not finite."""
         for start in range(0, self.n, _ROWS_AT_ONCE):
@@ -236,11 +245,17 @@ class LabelledRows:
         return np.array([loss.sum()]) if self.part is None else np.bincount(self.part[at], loss, minlength=self.parts)
 
     def clipped(self, omega: Array, at: Array, clip: float) -> Array:
-        """Σ over the rows of ∇f, each shortened to norm `clip` if it is longer; (d,)."""
-        X, _, E, S, D = self._evaluate(omega, at)
-        norms = gradient_norms(X, S, E, D, self.net.intercept)
-        factor = np.minimum(1.0, clip / np.maximum(norms, 1e-300))[:, None].astype(E.dtype)
-        return gradient(X, S, E * factor, D * factor, self.net.intercept)
+        """Σ over the rows of ∇f, each shortened to norm `clip` if it is longer; (d,).
+
+        A row whose gradient is not finite, because of the row or of ω, counts as one without a gradient; so does one
+        that is too long to be shortened with accuracy.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            X, _, E, S, D = self._evaluate(omega, at)
+            norms = gradient_norms(X, S, E, D, self.net.intercept)
+        fine = np.flatnonzero(norms <= _FAR_TOO_LONG * clip)
+        factor = np.minimum(1.0, clip / np.maximum(norms[fine], 1e-300))[:, None]
+        return gradient(X[fine], S[fine], E[fine] * factor, D[fine] * factor, self.net.intercept)
 
 
 class SampleClient(ScalingClient):
@@ -267,8 +282,6 @@ class SampleClient(ScalingClient):
             part, parts = more[1:] if len(more) == 3 else (None, 1)
             data = LabelledRows(X, y, weight, part, parts, Swish(hidden, classes, intercept))
         self.rows, self.batch, self.clip, self.rate, self.simulate = data, batch, clip, rate, simulate
-        if data.n < 1:
-            raise InputError("A client needs at least one row, but this one has none. Leave it out.")
 
     def recall(self, state: RowsMemory) -> Samples:
         """The rows, scaled as this client remembers."""
@@ -299,6 +312,11 @@ class SampleClient(ScalingClient):
     def tally(self, state: RowsMemory, arrays: Arrays, rng: Streams) -> tuple[RowsMemory, Arrays]:
         """How many rows there are; with noise, in private runs."""
         return state, {"n": np.array(self.rows.n)}
+
+    @task(releases={"rows": HISTOGRAM}, shows="how many of its rows have which class")
+    def count_classes(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+        """How many rows each class has; with noise, in private runs."""
+        return state, {"rows": self.rows.class_counts}
 
     @task(
         releases={"n": Sensitivity(0), "loss": None, "grad": None, "bad": None},

@@ -39,7 +39,7 @@ from fedspan.algorithms.learning._samples import (
     mark_finite,
     mean_loss,
 )
-from fedspan.algorithms.learning._scaling import EarlierModel, RowsMemory
+from fedspan.algorithms.learning.scaling import EarlierModel, RowsMemory
 from fedspan.core.protocol import Ask, Client, Replay, Round, Sensitivity, Server, Sum, task
 from fedspan.core.replay import CLOSE
 from fedspan.core.rng import Streams

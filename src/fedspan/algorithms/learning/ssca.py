@@ -47,7 +47,7 @@ from fedspan.algorithms.learning._samples import (
     check_steps,
     mean_loss,
 )
-from fedspan.algorithms.learning._scaling import EarlierModel
+from fedspan.algorithms.learning.scaling import EarlierModel
 from fedspan.core.protocol import Round, Server
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError

@@ -21,9 +21,9 @@ import scipy.sparse as sp
 from fedspan._types import Array, Matrix
 from fedspan.algorithms._pytorch import import_torch
 from fedspan.algorithms.learning._samples import Limit, check_finite_rows, check_labels
+from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.errors import InputError
 from fedspan.numerics.operators import HeldMatrix
-from fedspan.numerics.scaling import Scaling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -138,6 +138,11 @@ class TorchRows:
     def counts(self) -> Array:
         """N_g of this client: every function is of all rows."""
         return np.full(len(self.model.problem.parts), self.n)
+
+    @property
+    def class_counts(self) -> Array:
+        """How many rows each class has, up to the largest that this client holds."""
+        return np.bincount(self.y)
 
     def use(self, scaling: Scaling | None) -> None:
         """Scale the columns like this from now on."""

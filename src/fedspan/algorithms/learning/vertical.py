@@ -39,7 +39,7 @@ from fedspan.algorithms.learning._samples import (
     check_labels,
     mark_finite,
 )
-from fedspan.algorithms.learning._scaling import EarlierModel, scaling_arrays
+from fedspan.algorithms.learning.scaling import EarlierModel, Scaling, scaling_arrays, sum_columns, sum_squares
 from fedspan.algorithms.learning.sgd import FedSgd
 from fedspan.algorithms.learning.ssca import Ssca
 from fedspan.core.protocol import PUBLIC, Ask, Client, Each, Needs, Replay, Round, Sum, complete, task
@@ -47,7 +47,6 @@ from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.operators import HeldMatrix
-from fedspan.numerics.scaling import Scaling, sum_columns, sum_squares
 from fedspan.numerics.swish import Swish, layer_gradient, losses_and_slopes, multiply, to_floats
 
 _VERTICAL_RHO, _VERTICAL_GAMMA = Steps(0.9, 0.1, hold=800, tail=0.5), Steps(0.5, 0.1, hold=800, tail=0.8)

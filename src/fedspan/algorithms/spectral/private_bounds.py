@@ -33,6 +33,7 @@ class Bounds:
     longer: float = np.nan
     norm: float = np.inf
     mean: Array | None = None
+    by_class: Array | None = None  # about how many rows each class has
 
 
 def find_bound(bins: Array) -> float:

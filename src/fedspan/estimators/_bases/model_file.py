@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TypedDict
 
 from fedspan._types import Array
+from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.core.checkpoint import build, load_tree
 from fedspan.errors import CheckpointError
 from fedspan.estimators.parameters import parameters_of
-from fedspan.numerics.scaling import Scaling
 
 
 class LearnedValues(TypedDict, total=False):

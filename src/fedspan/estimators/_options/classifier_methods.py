@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedspan._types import Array
 from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca, VerticalSgd, VerticalSsca
 from fedspan.algorithms.learning import EarlierModel
 from fedspan.algorithms.learning.count_samples import CountSamples
+from fedspan.algorithms.learning.scaling import LENGTH2, Scaling
 from fedspan.algorithms.learning.torch import TorchModel
+from fedspan.algorithms.spectral.private_bounds import Bounds
 from fedspan.core.participation import Participation
 from fedspan.core.protocol import Server, declared_releases
 from fedspan.data.clients import Schema
@@ -19,7 +22,6 @@ from fedspan.errors import InputError
 from fedspan.estimators._options.common_parameters import ROUNDS
 from fedspan.estimators._options.private_solvers import check_delta
 from fedspan.estimators.parameters import about
-from fedspan.numerics.scaling import LENGTH2, Scaling
 from fedspan.numerics.swish import Swish
 from fedspan.privacy.plan import Plan, plan_for
 from fedspan.privacy.request import RowDP
@@ -37,6 +39,7 @@ VIEW_METHODS: dict[str, Server[Any]] = {
     "sgd": VerticalSgd(),
     "sgdm": VerticalSgd(momentum=0.1),
 }
+_BEYOND_NOISE = 3.0  # deviations: a noised count below may be of no rows
 _ABOUT_CLASS_WEIGHT = about(
     'How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones.',
     choices=("balanced",),
@@ -142,6 +145,20 @@ def read_bounds(standardize: bool | Sequence[Any], features: int) -> EarlierMode
     return EarlierModel(np.zeros(0), Scaling.of_bounds(low, high))
 
 
+@dataclass(frozen=True)
+class PrivateMethod:
+    """A method that keeps a promise of privacy, the plan of its noise, and about how many rows there are.
+
+    `by_class` is about how many rows each class has, if classes are weighed by it; classes that may be no more than
+    noise are taken for as large as noise can be.
+    """
+
+    method: Server[Any]
+    plan: Plan
+    rows: int
+    by_class: Array | None
+
+
 def name_limits(limits: Sequence[GroupLimit] | None, groups: Sequence[object]) -> list[NamedLimit]:
     """The limits on the losses of groups, each with a name."""
     found = []
@@ -214,12 +231,13 @@ def build_private_method(
     asked: RowClassifierParameters,
     method: Server[Any],
     dp: RowDP,
-    count: Callable[[CountSamples, Plan], float],
+    count: Callable[[CountSamples, Plan], Bounds],
     schema: Schema,
+    classes: int,
     clients: int,
     sharers: int,
-) -> tuple[Server[Any], Plan, int]:
-    """The method with secret sampling, the plan of its noise, and about how many rows there are.
+) -> PrivateMethod:
+    """The method with secret sampling, and the plan of its noise.
 
     It is refused where no noise would be enough. `count` asks the clients for their noised number of rows, once it is
     clear that the run can be private.
@@ -228,8 +246,8 @@ def build_private_method(
         raise InputError("privacy is for method 'ssca' and 'fedsgd': what others release has no known sensitivity.")
     if isinstance(method, Ssca) and method.limits:
         raise InputError("privacy is for methods without limits, because losses have no known sensitivity.")
-    if not isinstance(method.model, Swish) or asked.class_weight is not None:
-        raise InputError("privacy is for the built-in network without class_weight: other gradients are not bounded.")
+    if not isinstance(method.model, Swish):
+        raise InputError("privacy is for the built-in network: the gradients of others are not bounded.")
     if method.standardize and method.prior is None:
         raise InputError(
             "With privacy the columns cannot be scaled by their exact means and deviations, which tell about single "
@@ -240,10 +258,20 @@ def build_private_method(
         raise InputError("privacy needs a batch_size and all clients in every round; leave participation out.")
     if not isinstance(dp.row_norm, int | float) or dp.center is not None:
         raise InputError("Classifiers need row_norm as a number, a bound on the gradient of one row's loss.")
-    opening = CountSamples()
-    n = count(opening, plan_for(dp, declared_releases(opening.client), opening.planned(), spread=sharers, opens=True))
+    if dp.neighbours != "add-remove":
+        raise InputError("Classifiers need neighbours='add-remove', because they draw rows at random.")
+    opening = CountSamples(classes if asked.class_weight == "balanced" else 0)
+    declared = declared_releases(opening.client)
+    noised = plan_for(dp, declared, opening.planned(), spread=sharers, opens=True)
+    counts = count(opening, noised)
+    n, by_class = counts.n, counts.by_class
     check_delta(dp, n)
     rate = min(1.0, method.batch * clients / n)
     spent = sum(release.share for release in opening.planned())
     sampled = replace(method, private=Sampling(round(n), schema.n_features, rate, dp.simulate, spent))
-    return sampled, plan_for(dp, declared_releases(sampled.client), sampled.planned(), spread=sharers), round(n)
+    plan = plan_for(dp, declared_releases(sampled.client), sampled.planned(), spread=sharers)
+    if by_class is not None:
+        task, array = "count_classes", "rows"
+        deviation = noised.deviation(task, array, declared[task][array], classes, clients)
+        by_class = np.maximum(by_class, _BEYOND_NOISE * deviation)
+    return PrivateMethod(sampled, plan, round(n), by_class)
