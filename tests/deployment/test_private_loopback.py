@@ -29,7 +29,7 @@ def order_privately(estimator: str, table: str, dp: dict[str, Any], **options: A
 
 def test_weights_of_classes_are_found_at_verified_sites(five: LoopbackFederation) -> None:
     """The noised histogram comes from all sites' secure sum; the sites are told the weights that follow from it."""
-    options = {"class_weight": "balanced", "hidden": 2, "batch_size": 2, "rounds": 3}
+    options = {"class_weight": "balanced", "standardize": False, "hidden": 2, "batch_size": 2, "rounds": 3}
     order = order_privately("FederatedClassifier", "labelled", {"epsilon": 50.0, "row_norm": 1.0}, **options)
     assert five.carry_out(order) == {"done": True}
     ledger = Ledger.read(five.place(order) / "ledger.jsonl")
