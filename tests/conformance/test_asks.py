@@ -100,7 +100,7 @@ for center in BOTH:
     for kind, counted in product((alg.NoisyGram, alg.NoisyRefine, partial(alg.NoisyPower, d=12)), BOTH):
         known = alg.Known(100.0) if counted else None
         case(kind(k=2, center=center, counted=counted, prior=known))
-        case(kind(k=2, center=center, counted=True, located=True, prior=alg.Known(100.0, np.zeros(12))))
+        case(kind(k=2, center=center, counted=True, located=True, prior=alg.Known(100.0, (0.0,) * 12)))
 for search in BOTH:
     case(Census(search))
     case(PrivateMean(search, 100.0))
