@@ -20,20 +20,21 @@ from fedspan.jobs.tasks import TASKS
 # The public constructors: what stands before the star is positional.
 SHARED = "privacy=None, secure=False, engine=None, callback=None, checkpoint=None, random_state=None"
 SIGNATURES = {
-    "FederatedPCA": "n_components=2, *, solver='auto', center=True, scale=False, tol=1e-06, max_rounds=200, "
-    "local_steps=None, bits=None, participation=None",
+    "FederatedPCA": "n_components=2, *, solver='auto', center=True, scale=False, whiten=False, tol=1e-06, "
+    "max_rounds=200, local_steps=None, bits=None, width='auto', participation=None",
     "FederatedSVD": "n_components=2, *, solver='auto', scale=False, tol=1e-06, max_rounds=200, local_steps=None, "
-    "bits=None, participation=None",
+    "bits=None, width='auto', participation=None",
     "FederatedGCCA": "n_components=2, *, solver='auto', local_solver='exact', local_steps=10, batch_size=None, "
     "bits=None, first_bits=8, ridge=0.0, center=True, scale=False, tol=1e-06, max_rounds=200, patience=None",
     "DeepFederatedGCCA": "networks, n_components=2, *, bits=None, first_bits=8, local_steps=10, batch_size=1000, "
     "lr=0.001, weight_decay=0.0, rounds=50, optimizer=None, alpha=inf, tol=0.0",
     "PersonalizedPCA": "n_components=2, *, method='auto', shrinkage='auto', center=True, scale=False, tol=1e-08, "
     "max_rounds=500, local_steps=None, step=None, clip=None, collect=True, participation=None",
-    "FederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, l2=1e-05, cost_limit=None, "
-    "limits=None, class_weight=None, model=None, local_steps=None, participation=None",
-    "VerticalFederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, l2=1e-05, "
-    "cost_limit=None, class_weight=None, exchange='sum'",
+    "FederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, standardize=True, "
+    "intercept=True, l2=1e-05, cost_limit=None, limits=None, class_weight=None, model=None, local_steps=None, "
+    "participation=None",
+    "VerticalFederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, standardize=True, "
+    "intercept=True, l2=1e-05, cost_limit=None, class_weight=None, exchange='sum'",
 }
 
 
@@ -110,6 +111,9 @@ def test_a_job_file_can_hold_what_can_be_written_down(task: str) -> None:
         (Parameter("", most=9, kinds=(int,)), [-3, 9], [10], "an integer of at most 9"),
         (Parameter("", least=2, most=16, choices=("auto",), kinds=(int, str, type(None))), [2, 16, "auto", None],
          [1, 17, "x"], "an integer from 2 to 16, 'auto' or None"),
+        (Parameter("", least=1, choices=("mle",), share=True, kinds=(int, float, str, type(None))),
+         [1, 0.5, "mle", None], [0, 1.0, 0.0, math.nan, True, "x"],
+         "an integer of at least 1, a share above 0 and below 1, 'mle' or None"),
         (Parameter("", kinds=(bool,)), [True, np.True_], [1, "yes"], "True or False"),
         (Parameter("", kinds=(str,)), ["any"], [1], "a string"),
     ],

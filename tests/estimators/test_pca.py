@@ -286,8 +286,8 @@ def test_names_must_agree_whatever_their_order():
     ("options", "message"),
     [
         ({"n_components": 4}, "n_components must be at most the 3 features, but is 4"),
-        ({"n_components": 0}, "n_components must be an integer of at least 1, but is 0"),
-        ({"n_components": 1.5}, "n_components must be an integer of at least 1, but is 1.5"),
+        ({"n_components": 0}, "n_components must be an integer of at least 1, a share .* or None, but is 0"),
+        ({"n_components": 1.5}, "n_components must be an integer of at least 1, a share .* or None, but is 1.5"),
         ({"solver": "krilov"}, "solver must be a known name, but is 'krilov'. Did you mean 'krylov'"),
         ({"tol": -1}, "tol must be a number from 0 to below 1, but is -1"),
         ({"max_rounds": 0}, "max_rounds must be an integer of at least 1, but is 0"),

@@ -31,6 +31,7 @@ class Schema:
     names: tuple[str, ...] | None
     rows: int
     preparation: Preparation | None = None  # how the columns were made, if they were
+    dtype: str | None = None  # float32 if all rows are, else float64; None if the rows are at other sites
 
 
 def name_clients(clients: Mapping[str, Entry] | Sequence[Entry]) -> dict[str, Entry]:
@@ -83,7 +84,7 @@ def open_clients(
         )
     sources = sorted(name_clients(clients).items())
     data: dict[str, ClientData] = {}
-    rows = 0
+    rows, dtypes = 0, set[str | None]()
 
     def open_each() -> Iterator[tuple[str, Columns]]:
         """One after the other, so that a client that differs is refused before the next one is opened."""
@@ -93,6 +94,7 @@ def open_clients(
         for name, source in sources:
             if isinstance(source, RemoteTable):
                 data[name] = source
+                dtypes.add(None)
                 n, d, names, units = source.rows, source.n_features, source.names, source.units
             else:
                 with blame_client(name):
@@ -103,6 +105,7 @@ def open_clients(
                 room -= 0 if was_held else _count_bytes(table.X)
                 kept = was_held or room >= 0
                 data[name] = arranged.X if kept else partial(_reopen, source, in_batches, arranged.names)
+                dtypes.add(str(table.X.dtype))
                 (n, d), names, units = table.X.shape, table.names, table.units
             rows += n
             yield name, Columns(int(d), names, dict(units))
@@ -110,7 +113,8 @@ def open_clients(
     columns = agree_on_columns(open_each())
     preparations = [source.preparation for _, source in sources if isinstance(source, Prepared | RemoteTable)]
     made = next((each for each in preparations if each is not None and not each.trivial), None)
-    return data, Schema(columns.features, columns.names, rows, made)
+    common = "float32" if dtypes == {"float32"} else "float64"
+    return data, Schema(columns.features, columns.names, rows, made, None if None in dtypes else common)
 
 
 def _count_bytes(X: Matrix) -> int:

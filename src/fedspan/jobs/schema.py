@@ -141,6 +141,8 @@ def _parameter(row: Parameter) -> dict[str, Any]:
         allowed: dict[str, Any] = {"type": "object", "properties": inner, "additionalProperties": False}
     else:
         allowed = _types(row.kinds, row.choices)
+    if row.share:
+        return {"description": row.says, "anyOf": _list_counts_and_shares(row)} | _find_default(row)
     bounds = {
         "minimum": row.least,
         "exclusiveMinimum": row.above,
@@ -148,9 +150,18 @@ def _parameter(row: Parameter) -> dict[str, Any]:
         "exclusiveMaximum": row.below,
     }
     allowed |= {name: bound for name, bound in bounds.items() if bound is not None and math.isfinite(bound)}
-    if isinstance(row.default, bool | int | float | str):
-        allowed["default"] = row.default
-    return {"description": row.says, **allowed}
+    return {"description": row.says, **allowed} | _find_default(row)
+
+
+def _find_default(row: Parameter) -> dict[str, object]:
+    return {"default": row.default} if isinstance(row.default, bool | int | float | str) else {}
+
+
+def _list_counts_and_shares(row: Parameter) -> list[dict[str, object]]:
+    """An integer in the row's range, a share, or one of its words."""
+    count: dict[str, object] = {"type": "integer", "minimum": row.least}
+    share: dict[str, object] = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
+    return [count, share, {"type": "string", "enum": list(row.choices)}]
 
 
 def _types(kinds: tuple[type, ...], choices: tuple[str, ...] = ()) -> dict[str, Any]:
