@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array, Matrix
 from fedspan.algorithms import Prior, SpectralState
+from fedspan.algorithms.spectral.noisy import NoisyState
 from fedspan.core.ledger import Ledger, Note
 from fedspan.core.protection import RETRIES
 from fedspan.core.run import Result
@@ -59,6 +60,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         local_steps: Iterations at the clients between two communications (fedpower, localpower).
         bits: Bits per number on both links; "auto" takes just enough for tol. An integer from 2 to 16 is for ssi,
             localpower and fedpower, "auto" for krylov and davidson; None sends float64.
+        width: Columns of krylov's first block; "auto" is several times n_components, for few rounds: about half of
+            those of None, the narrow form. Such a run opens with a sum of random mixes of the clients' leading
+            eigenvectors. Without `secure` the server sees each client's mix, and so its leading subspace.
         participation: How many clients take part in each round (fedpower), as a `Participation`; None: all.
         privacy: The differential privacy to keep, or None to add no noise. `RowDP(epsilon, delta, row_norm)` is a
             guarantee for every single row; `PaperDP` is FedPower's own noise, to reproduce its tables.
@@ -153,6 +157,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
                 partial(self._run_opening, data, options),
                 dp,
                 bool(self.center),
+                len(data),
                 count_sharers(secure, len(data), min_clients),
                 ledger,
             ),
@@ -187,7 +192,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         state, moments = result.state, result.state.moments
         if moments.n < 2:
             raise InputError(f"At least 2 rows are needed over all clients, but there are {moments.n}.")
-        theta, Z = self._drop_null_space(np.maximum(state.theta, 0.0), state.Z, moments.n)
+        theta, Z = np.maximum(state.theta, 0.0), state.Z
+        if not isinstance(state, NoisyState):  # noised variances do not tell which components the data determine
+            theta, Z = self._drop_null_space(theta, Z, moments.n)
         d, n = len(moments.mean), moments.n
         total = max(moments.trace, float(theta.sum())) or 1.0  # a noised trace may be below what is explained, even 0
         k = choose_count(self.n_components, theta, total, int(n), d)

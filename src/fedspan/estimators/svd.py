@@ -28,6 +28,9 @@ class FederatedSVD(FederatedPCA):
         local_steps: Iterations at the clients between two communications (fedpower, localpower).
         bits: Bits per number on both links; "auto" takes just enough for tol. An integer from 2 to 16 is for ssi,
             localpower and fedpower, "auto" for krylov and davidson; None sends float64.
+        width: Columns of krylov's first block; "auto" is several times n_components, for few rounds: about half of
+            those of None, the narrow form. Such a run opens with a sum of random mixes of the clients' leading
+            eigenvectors. Without `secure` the server sees each client's mix, and so its leading subspace.
         participation: How many clients take part in each round (fedpower), as a `Participation`; None: all.
         privacy: The differential privacy to keep, or None to add no noise: `RowDP`, or `PaperDP`.
         secure: Whether the server may see only sums over the clients: True, or `Secure(threshold=…)`.

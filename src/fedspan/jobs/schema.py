@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from fedspan._files import write_whole
 from fedspan.core.participation import Participation
+from fedspan.data.cells.dialect import KEYS_OF_DIALECT
 from fedspan.data.preparation import MISSING
 from fedspan.errors import InputError
 from fedspan.estimators.parameters import Parameter
@@ -31,15 +32,30 @@ _TYPES: dict[type, dict[str, Any]] = {
     list: {"type": "array", "items": _STRINGS},
     dict: {"type": "object", "additionalProperties": _STRINGS},
 }
-_PLACE = {"anyOf": [_STRINGS, {"type": "object", "required": ["url"], "additionalProperties": _STRINGS}]}
-_PLACES = {"anyOf": [{"type": "array", "items": _PLACE}, {"type": "object", "additionalProperties": _PLACE}]}
 _WORDS = {"type": "array", "items": _STRINGS}
+_READING: dict[str, dict[str, Any]] = {
+    **{key: _WORDS if list in kinds else _STRINGS for key, kinds in KEYS_OF_DIALECT.items()},
+    "separator": {"type": "string", "minLength": 1, "maxLength": 1},
+    "decimal": {"enum": [".", ","]},
+    "dates": {"anyOf": [_WORDS, {"type": "object", "additionalProperties": _STRINGS}]},
+    "multiply": {"type": "object", "additionalProperties": {"type": "number"}},
+}
+_DESCRIBED = {"type": "object", "properties": {**_READING, "path": _STRINGS, "url": _STRINGS, "query": _STRINGS}}
+_PLACE = {
+    "anyOf": [
+        _STRINGS,
+        {**_DESCRIBED, "required": ["url"], "additionalProperties": _STRINGS},
+        {**_DESCRIBED, "required": ["path"], "additionalProperties": False},
+    ]
+}
+_PLACES = {"anyOf": [{"type": "array", "items": _PLACE}, {"type": "object", "additionalProperties": _PLACE}]}
 _OF_DATA: dict[str, dict[str, Any]] = {
     "clients": _PLACES,
     "views": _PLACES,
     "held_out": _PLACES,
     "categories": {"anyOf": [_WORDS, {"type": "object", "additionalProperties": _WORDS}]},
     "fill": {"type": "object", "additionalProperties": {"type": "number"}},
+    **_READING,
 }
 
 
