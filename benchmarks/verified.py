@@ -51,7 +51,7 @@ from fedspan.algorithms import (
     VerticalSsca,
 )
 from fedspan.algorithms.agree_columns import AgreeOnColumns
-from fedspan.algorithms.learning.count_samples import CountSamples
+from fedspan.algorithms.learning.count_samples import CountClasses, CountSamples
 from fedspan.algorithms.spectral.krylov import Prior
 from fedspan.algorithms.spectral.private_bounds import Census, PrivateMean
 from fedspan.core.ledger import Exchange
@@ -112,6 +112,7 @@ KINDS: dict[str, Any] = {
     "personalized eigen, sums, components stay": PersonalEigen(share="sums", collect=False),
     "personalized, sums, components come back": PersonalAuto(share="sums"),
     "agreement on means": AgreeOnColumns(),
+    "rows of each class": CountClasses(),
 }
 
 

@@ -14,7 +14,20 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedspan._types import Array, Arrays, Matrix
-from fedspan.core.protocol import Ask, Client, Needs, Release, Replay, Round, Sensitivity, Sum, complete, task
+from fedspan.core.protocol import (
+    Ask,
+    Client,
+    Course,
+    Needs,
+    Release,
+    Replay,
+    Round,
+    Sensitivity,
+    Sum,
+    Turn,
+    complete,
+    task,
+)
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -360,6 +373,13 @@ class SampleBased:
         if self.private:
             return frozenset({"sampled"})
         return frozenset({"open", "clipped" if self.clip else "gradient"})
+
+    def course(self) -> Course:
+        """The opening, and one batch in each of the rounds."""
+        if self.private:
+            return Course((), (Turn("sampled", rounds=self.rounds),))
+        batch = "clipped" if self.clip else "gradient"
+        return Course((Turn("open"),), (Turn(batch, rounds=self.rounds, after=["open"]),))
 
     def replay(self) -> Replay | str:
         """All that is sent is ω, and shares of rows that follow from the sums."""

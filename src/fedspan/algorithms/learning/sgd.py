@@ -39,7 +39,7 @@ from fedspan.algorithms.learning._samples import (
     mark_finite,
     mean_loss,
 )
-from fedspan.core.protocol import Ask, Client, Replay, Round, Sensitivity, Server, Sum, task
+from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Sensitivity, Server, Sum, Turn, task
 from fedspan.core.replay import CLOSE
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -177,6 +177,9 @@ class FedAvg(FedSgd):
 
     def asks(self) -> frozenset[str]:
         return frozenset({"open", "local"})
+
+    def course(self) -> Course:
+        return Course((Turn("open"),), (Turn("local", rounds=self.rounds, after=["open"]),))
 
     def replay(self) -> Replay | str:
         known = super().replay()
