@@ -23,6 +23,7 @@ from fedspan.algorithms import (
     Krylov,
     Limit,
     LocalPower,
+    LogisticNewton,
     MaxVarDavidson,
     MaxVarKrylov,
     Mvlsa,
@@ -34,6 +35,7 @@ from fedspan.algorithms import (
     PersonalAuto,
     PersonalEigen,
     PersonalPaper,
+    RegressionNewton,
     Sampling,
     Ssca,
     SscaMomentum,
@@ -95,6 +97,15 @@ def labelled_views() -> Any:
     """Five views of the same rows, and their classes."""
     X, y = (np.concatenate(parts) for parts in zip(*labelled().values(), strict=True))
     return {name: (X[:, i:12:5], y) for i, name in enumerate(hospitals())}
+
+
+def measured() -> Any:
+    """The rows of `labelled`, with a count for each that depends on two features."""
+    rng = np.random.default_rng(9)
+    return {
+        name: (rows, rng.poisson(np.exp(0.5 + 0.4 * rows[:, 0] - 0.3 * rows[:, 3])))
+        for name, (rows, _) in labelled().items()
+    }
 
 
 NET = Swish(hidden=3, classes=2)
@@ -175,6 +186,11 @@ TABLE: dict[str, Row] = {
     "fedsgd": Row(FedSgd(NET, batch=2, rounds=5, momentum=0.1), clients=labelled, angle=None),
     "fedavg": Row(FedAvg(NET, batch=2, rounds=5, steps=3), clients=labelled, angle=None),
     "ssca as momentum": Row(SscaMomentum(NET, batch=2, rounds=5), clients=labelled, angle=None),
+    "newton": Row(LogisticNewton(l2=0.01), rounds=4, clients=labelled, angle=None),
+    "newton by gradients": Row(LogisticNewton(l2=0.01, solver="lbfgs"), rounds=6, clients=labelled, angle=None),
+    "least squares": Row(RegressionNewton(), rounds=2, clients=measured, angle=None),
+    "poisson regression": Row(RegressionNewton(loss="poisson"), rounds=4, clients=measured, angle=None),
+    "huber regression": Row(RegressionNewton(loss="huber", robust=True), rounds=20, clients=measured, angle=None),
     "vertical ssca": Row(VerticalSsca(NET, batch=10, rounds=5), clients=labelled_views, angle=None),
     "vertical ssca as printed": Row(
         VerticalSsca(NET, batch=10, rounds=5, objective="norm", limits=(Limit(0.6),), paper=True, exchange="each"),

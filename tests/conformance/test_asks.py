@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from spied import Heard, Spy
-from table import NET, SIMULATED, TABLE, deep_views, hospitals, labelled, labelled_views, views
+from table import NET, SIMULATED, TABLE, deep_views, hospitals, labelled, labelled_views, measured, views
 
 from fedspan import algorithms as alg
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, SurveyColumns
@@ -137,6 +137,10 @@ case(alg.FedAvg(NET, batch=2, rounds=3, steps=2), labelled)
 limited = alg.Ssca(NET, batch=2, rounds=6, objective="norm", limits=(alg.Limit(0.6),))
 for server in (limited, replace(limited, paper=True), replace(limited, closing=0)):
     case(server, labelled)
+for solver, robust in product(("newton", "lbfgs"), BOTH):
+    case(alg.LogisticNewton(l2=0.01, tol=1e-6, solver=solver, robust=robust), labelled, rounds=60)
+    for loss in ("squared", "poisson", "huber"):
+        case(alg.RegressionNewton(l2=0.01, tol=1e-6, loss=loss, solver=solver, robust=robust), measured, rounds=60)
 for exchange in ("each", "sum"):
     case(alg.VerticalSgd(NET, batch=10, rounds=3, exchange=exchange), labelled_views)
     vertical = alg.VerticalSsca(NET, batch=10, rounds=6, exchange=exchange)

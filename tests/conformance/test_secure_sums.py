@@ -21,6 +21,11 @@ SUM_ONLY = {
     "gram",
     "noisy gram",
     "noisy block",
+    "newton",
+    "newton by gradients",
+    "least squares",
+    "poisson regression",
+    "huber regression",
 }
 
 

@@ -4,6 +4,7 @@ from fedspan.algorithms.gcca.altmaxvar import AltMaxVar, CuteMaxVar, Mvlsa
 from fedspan.algorithms.gcca.deep import DeepMaxVar
 from fedspan.algorithms.gcca.maxvar_krylov import MaxVarDavidson, MaxVarKrylov
 from fedspan.algorithms.learning import Limit, Sampling, Steps
+from fedspan.algorithms.learning.newton import LogisticNewton, RegressionNewton
 from fedspan.algorithms.learning.sgd import FedAvg, FedSgd, SscaMomentum
 from fedspan.algorithms.learning.ssca import Ssca
 from fedspan.algorithms.learning.vertical import VerticalSgd, VerticalSsca
@@ -34,6 +35,7 @@ __all__ = [
     "Krylov",
     "Limit",
     "LocalPower",
+    "LogisticNewton",
     "MaxVarDavidson",
     "MaxVarKrylov",
     "Mvlsa",
@@ -46,6 +48,7 @@ __all__ = [
     "PersonalEigen",
     "PersonalPaper",
     "Prior",
+    "RegressionNewton",
     "Sampling",
     "SpectralState",
     "Ssca",

@@ -17,8 +17,8 @@ class Turn:
     """Tasks whose turn it is at one point of a round; several are asked in any order, or in turn.
 
     `most`: in how many ways each may be asked in a round; the same question once more is a retry. `rounds`: in how many
-    rounds; None: in all. `after`: what must have been asked in the run before. `tells`: which of mean and scale their
-    questions bring, always the same in a run; None: neither is read.
+    rounds; None: in all. `after`: what must have been asked in the run before. `tells`: arrays of their questions that
+    are the same in the whole run, and which of mean and scale they bring; None: neither is read.
     """
 
     tasks: tuple[str, ...]

@@ -200,8 +200,8 @@ class Server(Protocol[S]):
         return None
 
 
-Needs = Literal["rows", "entities", "labelled", "network", "survey"]
-"""What a client is made of: rows, rows with ids, rows with labels, rows and a network, or a table's columns."""
+Needs = Literal["rows", "entities", "labelled", "target", "network", "survey"]
+"""What a client is made of: rows, rows with ids, with labels, with a number to predict, rows and a network, columns."""
 
 
 class Client(Protocol[C]):

@@ -28,11 +28,12 @@ from fedspan.errors import ProtocolError
 from fedspan.secure.masking import SUM, digest_request
 
 AGAIN = 3  # how often a run may come back to a round, and ask in another way there
+_TOLD = "="
 _CODES = (np.dtype(np.int8), np.dtype(np.int16))
 
 
 class AskedOnce(NamedTuple):
-    """A question that was asked, or (with a name of `SHIFT` as task) what was told in it."""
+    """A question that was asked; or, with `_TOLD` and a name as task, an array that was told in one."""
 
     round: int
     task: str
@@ -59,7 +60,7 @@ class CourseCheck:
         self.told: dict[str, bytes] = {}  # the mean and scale that were told last
         for asked in record.load() if record else ():
             _add(self.ever, asked)
-            if asked.task in SHIFT:
+            if asked.task.startswith(_TOLD):
                 self.told[asked.task] = asked.digest
         self.place = (-1, 0)  # the round, and whose turn it is in it
 
@@ -99,16 +100,15 @@ class CourseCheck:
         """What the question tells of mean and scale, if it is what it may tell."""
         if turn.tells is None:
             return []
-        brings = tuple(name for name in SHIFT if name in question)
-        if brings != turn.tells:
+        if {name for name in SHIFT if name in question} - set(turn.tells) or not set(turn.tells) <= question.keys():
             names = " and ".join(turn.tells) or "neither mean nor scale"
             raise ProtocolError(f"{asked.task!r} of this algorithm tells {names}, but this question tells others.")
         told = []
-        for name in brings:
+        for name in turn.tells:
             x = question[name]
-            if x.dtype != np.float64 or x.ndim != 1 or (name == "scale" and not (x > 0).all()):
+            if x.dtype != np.float64 or x.ndim > 1 or (name == "scale" and not (x > 0).all()):
                 raise ProtocolError(f"The {name} in {asked.task!r} must be float64, (d,), and a scale above 0.")
-            one = AskedOnce(0, name, digest_request(name, {name: x}))
+            one = AskedOnce(0, f"{_TOLD}{name}", digest_request(name, {name: x}))
             if _count_ways(self.now, one) > 1 or _count_ways(self.ever, one) > 1 + AGAIN:
                 raise ProtocolError(f"The {name} in {asked.task!r} is not the one that was told before in this run.")
             told.append(one)
