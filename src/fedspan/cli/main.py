@@ -64,6 +64,11 @@ COMMANDS = {
         "report_command",
         "Write the report of a run again, from the files in its run folder.",
     ),
+    "runs": CommandEntry(
+        "fedspan.cli.report_command",
+        "runs_command",
+        "List the run folders in a folder, with task, date and result, the latest first.",
+    ),
     "audit": CommandEntry(
         "fedspan.cli.audit_command",
         "audit_command",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -34,6 +35,22 @@ def say(console: Console, text: str) -> None:
     What others wrote may be in it, so characters that would act on the terminal are shown as escapes.
     """
     console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def announce_json(run: Run) -> None:
+    """Print how a run ended as one line of JSON."""
+    ledger = run.ledger
+    told = {
+        "folder": str(run.folder.path),
+        "model": str(run.folder.model),
+        "report": str(run.folder.report),
+        "rounds": run.model.n_rounds_,
+        "ended": describe_outcome(task_of(run.model), run.model, ledger),
+        "bytes_up": ledger.bytes_up,
+        "bytes_down": ledger.bytes_down,
+        "seconds": ledger.seconds,
+    }
+    print(json.dumps(told, ensure_ascii=False))
 
 
 def announce(run: Run, console: Console) -> None:

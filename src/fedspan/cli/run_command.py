@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedspan.cli.progress import TerminalProgress, announce
+from fedspan.cli.progress import TerminalProgress, announce, announce_json
 from fedspan.jobs.model import Job
 
 
@@ -37,11 +37,21 @@ def run_command(
         Path | None,
         typer.Option(metavar="KIT", help="Run on a federation, with this researcher's kit; default: in this process."),
     ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print only warnings and errors; default: progress and where things are.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print only the outcome, as a line of JSON; default: text.")
+    ] = False,
 ) -> None:
     """Run a job file, and leave a run folder with model, ledger, checkpoint and report.
 
     `fedspan new` writes a job file to start from.
     """
     overrides = [*(set_ or ()), *(["run.transcript=true"] if transcript else [])]
-    console = Console()
-    announce(Job.load(job, overrides, on=on).run(out, TerminalProgress(console)), console)
+    console = Console(quiet=quiet or as_json)
+    run = Job.load(job, overrides, on=on).run(out, TerminalProgress(console))
+    if as_json:
+        announce_json(run)
+    else:
+        announce(run, console)

@@ -11,9 +11,12 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from fedspan._files import make_private_folder, write_whole
+from fedspan._foreign import parse_toml, printable
 from fedspan.core.ledger import Ledger
 from fedspan.errors import InputError
 
@@ -116,6 +119,45 @@ class RunFolder:
             file.unlink(missing_ok=True)
         for place in (self.checkpoint, self.transcript):
             shutil.rmtree(place, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run folder, as a list shows it. `result`: done, interrupted, or not started."""
+
+    path: Path
+    task: str
+    changed: datetime
+    result: str
+
+    def to_dict(self) -> dict[str, str]:
+        """The same as plain data."""
+        return {
+            "folder": str(self.path),
+            "task": self.task,
+            "date": self.changed.isoformat(timespec="seconds"),
+            "result": self.result,
+        }
+
+
+def list_runs(place: Path) -> list[ListedRun]:
+    """The run folders in a folder, or the folder itself if it is one, the latest first."""
+    if not place.is_dir():
+        raise InputError(f"There is no folder {place}. Run folders are where `fedspan run --out` made them.")
+    found = []
+    for path in [place, *sorted(place.iterdir())]:
+        folder = RunFolder(path)
+        if not folder._marks():
+            continue
+        try:
+            task = str(parse_toml(folder.job.read_text(encoding="utf-8"))["job"]["task"])
+        except (OSError, ValueError, KeyError, TypeError):
+            task = "unknown"
+        files = [file for file in (folder.model, folder.ledger, folder.job) if file.exists()]
+        result = "done" if folder.model.exists() else "interrupted" if folder.ledger.exists() else "not started"
+        changed = datetime.fromtimestamp(max(file.stat().st_mtime for file in files))
+        found.append(ListedRun(path, printable(task), changed, result))
+    return sorted(found, key=lambda run: run.changed, reverse=True)
 
 
 def received_nothing(ledger: Ledger, *, private: bool) -> bool:
