@@ -345,6 +345,8 @@ class Policy:
                 raise PolicyRefusal(f"data.fill must have a value for every feature, but one is missing{which}.")
         if needs == "labelled":
             table.choose_classes(start.told)
+        if needs == "target":
+            raise PolicyRefusal("Regressions do not run in a federation yet: a site's file cannot name a target.")
         if needs in ("entities", "network") and table.id is not None:
             table.read_secret()
         if needs == "network" and table.network is None:

@@ -70,7 +70,7 @@ class LinearClient(Client[None]):
         self.X, self.y, *more = data
         self.loss = LinearLoss(loss, classes, epsilon)
         self.n, self.features = self.X.shape
-        self.weight = np.ones(self.n) if not more or more[0] is None else np.asarray(more[0], dtype=np.float64)
+        self.weight = np.ones(self.n) if not more or more[0] is None else np.array(more[0], dtype=np.float64)
         self.free = self.loss.free(self.features, intercept)
         check_labels(self.n, len(self.y))
 
@@ -83,7 +83,7 @@ class LinearClient(Client[None]):
         kind = np.int64 if self.loss.name == "logistic" else np.float64
         for start in range(0, self.n, step):
             at = slice(start, start + step)
-            yield self.X[at], np.asarray(self.y[at], dtype=kind), self.weight[at]
+            yield self.X[at], np.array(self.y[at], dtype=kind), self.weight[at]
 
     def _blocks(self, arrays: Arrays) -> Iterator[tuple[Array, Array, Array]]:
         """Standardised rows with their ones, standardised targets, weights."""
@@ -190,7 +190,8 @@ class TargetClient(LinearClient):
 
 
 def _densify(rows: Any) -> Array:
-    return np.asarray(rows.toarray() if sp.issparse(rows) else rows, dtype=np.float64)
+    """In C order: BLAS may round differently for another."""
+    return np.asarray(rows.toarray() if sp.issparse(rows) else rows, dtype=np.float64, order="C")
 
 
 def _second_moments(A: Array, weights: Array) -> Array:
