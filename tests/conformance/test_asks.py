@@ -15,7 +15,7 @@ from table import NET, SIMULATED, TABLE, deep_views, hospitals, labelled, labell
 from fedspan import algorithms as alg
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, SurveyColumns
 from fedspan.algorithms.gcca.entities import Entities
-from fedspan.algorithms.learning.count_samples import CountSamples
+from fedspan.algorithms.learning.count_samples import CountClasses, CountSamples
 from fedspan.algorithms.registry import ALGORITHMS
 from fedspan.algorithms.spectral.private_bounds import Census, PrivateMean
 from fedspan.core.ledger import Exchange, Ledger
@@ -104,6 +104,7 @@ for search in BOTH:
     case(PrivateMean(search, 100.0))
 for classes in (0, 2):
     case(CountSamples(classes), labelled)
+case(CountClasses(2), labelled)
 
 for patience, data in ((0, views), (2, with_held_out)):
     for kind, local, start in product(

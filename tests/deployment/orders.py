@@ -66,9 +66,21 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
         "labelled",
         ("coef_",),
     ),
+    "classifier, balanced": (
+        "FederatedClassifier",
+        {"hidden": 3, "batch_size": 2, "rounds": 4, "class_weight": "balanced"},
+        "labelled",
+        ("coef_",),
+    ),
     "vertical-classifier": (
         "VerticalFederatedClassifier",
         {"hidden": 3, "batch_size": 10, "rounds": 4},
+        "labelled_views",
+        ("coef_",),
+    ),
+    "vertical-classifier, balanced": (
+        "VerticalFederatedClassifier",
+        {"hidden": 3, "batch_size": 10, "rounds": 4, "class_weight": "balanced"},
         "labelled_views",
         ("coef_",),
     ),

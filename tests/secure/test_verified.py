@@ -30,7 +30,7 @@ from fedspan.algorithms import (
     PersonalPaper,
     Ssca,
 )
-from fedspan.algorithms.learning.count_samples import CountSamples
+from fedspan.algorithms.learning.count_samples import CountClasses, CountSamples
 from fedspan.algorithms.spectral.private_bounds import Census, PrivateMean
 from fedspan.core.checkpoint import Checkpoint, flatten, unflatten
 from fedspan.core.ledger import Exchange
@@ -76,6 +76,7 @@ MORE = {
     "personal eigen": (PersonalEigen(**SUMS_ONLY, center="global", scale=True), hospitals),
     "personal paper": (PersonalPaper(**SUMS_ONLY, start="random"), hospitals),
     "perpca": (PerPca(**SUMS_ONLY), hospitals),
+    "count of classes": (CountClasses(2), labelled),
     "deep": (DeepMaxVar(k=2, steps=2, batch_size=16), deep_views),
 }
 

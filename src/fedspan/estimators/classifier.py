@@ -52,8 +52,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             Σ coefficient · (mean loss of the group) ≤ bound, for example ({"women": 1, "men": -1}, 0.02). The groups of
             the rows are given to `fit`.
         class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
-            mapping from class to weight. With privacy, "balanced" weighs by noised counts, for 1 % of the budget, and
-            row_norm bounds the weighted gradient.
+            mapping from class to weight. In a federation, "balanced" takes one more sum: the rows of each class. With
+            privacy it weighs by noised counts, for 1 % of the budget, and row_norm bounds the weighted gradient.
         model: A torch model in place of the built-in network: a torch.nn.Module, or a `TorchModel` with its own
             `Problem`.
         local_steps: Local steps in each round (fedavg); 10 if None.
@@ -117,13 +117,16 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         """
         check_parameters(self)
         data, schema = open_clients(Xs)
+        options = FitOptions(ledger if ledger is not None else Ledger(), retries, min_clients)
         parts, part = ([], {}) if groups is None else encode_labels(match_to_rows(groups, data, "groups"), least=1)
         noised = self.privacy is not None and self.class_weight == "balanced"  # weights from noised counts, later
         known_weight = None if noised else self.class_weight
         codes: dict[str, Array] = {}
         rows: dict[str, object] = {}
         if is_remote(data):
-            labels, tables = tell_labels(data, known_weight)
+            labels, tables = tell_labels(
+                data, known_weight, lambda counting, told: self._count_classes(counting, told, options)
+            )
             rows = {**tables}
         elif ys is None:
             raise InputError("The labels of every client's rows are missing; call fit(Xs, ys).")
@@ -142,25 +145,25 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
 
         if not is_remote(data):
             rows = label_all(weigh_rows(known_weight, labels, codes))
-        ledger = ledger if ledger is not None else Ledger()
-        options, samples = FitOptions(ledger, retries, min_clients), schema.rows
+        samples = schema.rows
         if self.privacy is not None:
             private = build_private_method(
                 self,
                 method,
                 self.privacy,
                 lambda count, plan: self._run_opening(rows, options, count, plan, "census").state,
+                ledger,
                 schema,
                 len(labels),
                 len(data),
                 count_sharers(secure, len(data), min_clients),
             )
             method, plan, samples = private.method, private.plan, private.rows
-            if private.by_class is not None:
-                if is_remote(data):
-                    rows = {**tell_labels(data, self.class_weight, private.by_class)[1]}
-                else:
-                    rows = label_all(weigh_rows(self.class_weight, labels, codes, private.by_class))
+            by_class = private.by_class
+            if by_class is not None and is_remote(data):
+                rows = {**tell_labels(data, self.class_weight, lambda counting, told: by_class)[1]}
+            elif by_class is not None:
+                rows = label_all(weigh_rows(self.class_weight, labels, codes, by_class))
         result = self._run(
             method,
             rows,

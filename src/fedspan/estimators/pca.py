@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
 from fedspan.algorithms import Prior, SpectralState
+from fedspan.algorithms.spectral.noisy import NoisyState
 from fedspan.core.ledger import Ledger, Note
 from fedspan.core.protection import RETRIES
 from fedspan.core.run import Result
@@ -144,6 +145,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
                 partial(self._run_opening, data, options),
                 dp,
                 bool(self.center),
+                len(data),
                 count_sharers(secure, len(data), min_clients),
                 ledger,
             ),
@@ -178,7 +180,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         state, moments = result.state, result.state.moments
         if moments.n < 2:
             raise InputError(f"At least 2 rows are needed over all clients, but there are {moments.n}.")
-        theta, Z = self._drop_null_space(np.maximum(state.theta, 0.0), state.Z, moments.n)
+        theta, Z = np.maximum(state.theta, 0.0), state.Z
+        if not isinstance(state, NoisyState):  # noised variances do not tell which components the data determine
+            theta, Z = self._drop_null_space(theta, Z, moments.n)
         d, k = len(moments.mean), len(theta)
         self.components_ = fix_signs(Z.T)
         self.explained_variance_ = theta / (moments.n - 1)

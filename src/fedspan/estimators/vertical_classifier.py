@@ -81,14 +81,15 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         """
         check_parameters(self)
         data, widths = _open_views(views)
-        labels, given, rows = self._label_views(data, y)
+        options = FitOptions(ledger if ledger is not None else Ledger(), retries)
+        labels, given, rows = self._label_views(data, y, options)
         chosen = choose_method(
             self, VIEW_METHODS, Swish(int(self.hidden), len(labels)), extras={"exchange": self.exchange}
         )
         result = self._run(
             chosen.method,
             given,
-            FitOptions(ledger, retries),
+            options,
             why="as requested",
             rounds=int(self.rounds),
             facts={"features": sum(widths.values()), "classes": len(labels)},
@@ -99,10 +100,14 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         self._learn(chosen, result, labels)
         return self
 
-    def _label_views(self, data: Mapping[str, Any], y: object) -> tuple[list[Any], dict[str, object], int]:
+    def _label_views(
+        self, data: Mapping[str, Any], y: object, options: FitOptions
+    ) -> tuple[list[Any], dict[str, object], int]:
         """The classes, what each client is made of, and how many rows there are."""
         if is_remote(data):
-            labels, tables = tell_labels(data, self.class_weight)
+            labels, tables = tell_labels(
+                data, self.class_weight, lambda counting, told: self._count_classes(counting, told, options)
+            )
             counts = {name: table.rows for name, table in tables.items()}
             if len(set(counts.values())) > 1:
                 raise InputError(

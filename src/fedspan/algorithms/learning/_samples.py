@@ -173,8 +173,8 @@ class LabelledRows:
 
     @property
     def class_counts(self) -> Array:
-        """How many rows each class has."""
-        return np.bincount(self.y, minlength=self.net.classes)
+        """How many rows each class has; the shape is the job's, whatever the labels are."""
+        return np.bincount(self.y[self.y < self.net.classes], minlength=self.net.classes)
 
     def check(self) -> None:
         """Refuse rows that are not finite."""

@@ -1,7 +1,7 @@
 """How many samples there are, with noise: what a private classifier must know before it draws, weighs and averages.
 
-What the server sees, all of it with noise: the number of all clients' rows, and of those of each class if classes are
-to be weighed by it.
+What the server sees: the number of all clients' rows, and of those of each class if classes are to be weighed by it;
+with noise in private runs, as exact sums in others.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedspan._types import Array
 from fedspan.algorithms.learning._samples import SampleClient
 from fedspan.algorithms.spectral.noisy import CENSUS_SHARE
 from fedspan.algorithms.spectral.private_bounds import Bounds, NoisedOpening
-from fedspan.core.protocol import Ask, Client, Release, Round, Sum
+from fedspan.core.protocol import Ask, Client, Release, Replay, Round, Server, Sum, complete
 from fedspan.core.rng import Streams
+from fedspan.errors import InputError
 
+MOST_CLASSES = 100_000
 CLASSES_SHARE = 0.01  # of the budget μ²
 
 
@@ -39,3 +42,51 @@ class CountSamples(NoisedOpening):
         if not self.classes:
             return Bounds(n)
         return Bounds(n, by_class=(yield Ask("count_classes", want=Sum("rows"))).total["rows"])
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """What was found."""
+
+    counts: Array  # (L,)
+
+
+@dataclass(frozen=True)
+class CountClasses(Server[ClassCounts]):
+    """One sum: how many rows of all clients each class has. Nothing else is asked."""
+
+    classes: int = 2
+
+    State: ClassVar[type] = ClassCounts
+    client: ClassVar[type[Client[object]]] = SampleClient
+    family: ClassVar[str] = "learning"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.classes <= MOST_CLASSES:
+            raise InputError(f"There must be from 1 to {MOST_CLASSES} classes, but there are {self.classes}.")
+
+    def client_options(self) -> dict[str, float | int | str | bool]:
+        return {"classes": self.classes}
+
+    def asks(self) -> frozenset[str]:
+        return frozenset({"count_classes"})
+
+    def replay(self) -> Replay | str:
+        """Nothing is sent with the question."""
+        return {"count_classes": {}}
+
+    def init(self, rng: Streams) -> Round[ClassCounts]:
+        return ClassCounts((yield from complete(Ask("count_classes", want=Sum("rows")))).total["rows"])
+
+    def round(self, state: ClassCounts, rng: Streams) -> Round[ClassCounts]:
+        yield from ()
+        return state
+
+    def done(self, state: ClassCounts) -> bool:
+        return True
+
+    def estimate(self, state: ClassCounts) -> Array:
+        return state.counts
+
+    def metrics(self, state: ClassCounts) -> dict[str, float]:
+        return {}

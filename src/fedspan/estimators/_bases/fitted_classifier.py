@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
+from fedspan.algorithms.learning.count_samples import CountClasses
 from fedspan.core.run import Result
+from fedspan.data.remote_tables import RemoteTable
 from fedspan.estimators._bases.export import network_to_onnx
-from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, FederatedEstimator
+from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, FederatedEstimator, FitOptions
 from fedspan.estimators._options.classifier_methods import ChosenMethod
 from fedspan.estimators.launch import warn_caller
 from fedspan.numerics.surrogate import CERTIFIED
@@ -39,6 +42,12 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     @abstractmethod
     def _name_inputs(self) -> dict[str, int]:
         """The inputs of the network by name, and how many features each has."""
+
+    def _count_classes(self, algorithm: CountClasses, tables: Mapping[str, RemoteTable], options: FitOptions) -> Array:
+        """How many rows each class has at all sites of a federation together: one sum, before the fit itself."""
+        why = 'class_weight="balanced" needs the number of rows of each class first'
+        result = self._run(algorithm, tables, options, why=why, rounds=0, part="classes")
+        return algorithm.estimate(result.state)
 
     def _learn(self, chosen: ChosenMethod, result: Result[Any], labels: list[Any]) -> None:
         """Keep what a run learned, and warn of what it did not reach."""

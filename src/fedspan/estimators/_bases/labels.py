@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from fedspan._types import Array
+from fedspan.algorithms.learning.count_samples import CountClasses
 from fedspan.data.clients import name_clients
 from fedspan.data.remote_tables import RemoteTable, count_remote_classes
 from fedspan.errors import InputError
@@ -68,23 +69,25 @@ def weigh_classes(class_weight: ClassWeight, labels: list[Any], counts: Array) -
     if class_weight is None:
         return None
     if isinstance(class_weight, str):  # "balanced"
-        if not counts.any():
-            raise InputError(
-                "class_weight='balanced' needs the number of rows of each class, but a site does not tell it; give a "
-                "mapping from class to weight."
-            )
         return np.asarray(np.sum(counts) / (len(labels) * np.maximum(counts, 1)))
     return np.array([float(class_weight.get(label, 1.0)) for label in labels])
 
 
 def tell_labels(
-    tables: Mapping[str, RemoteTable], class_weight: ClassWeight, counts: Array | None = None
+    tables: Mapping[str, RemoteTable],
+    class_weight: ClassWeight,
+    count: Callable[[CountClasses, dict[str, RemoteTable]], Array],
 ) -> tuple[list[Any], dict[str, RemoteTable]]:
     """The classes over all sites of a federation, and the tables whose sites are to be told them and their weights.
 
-    `counts` replace the numbers of rows that sites tell of their classes.
+    `count` finds the rows of each class at all sites. It is called only if weights depend on it, and sites do not tell
+    it by themselves.
     """
-    labels, known = count_remote_classes(tables)
-    by_class = weigh_classes(class_weight, labels, known if counts is None else counts)
-    weights = None if by_class is None else by_class.tolist()
-    return labels, {name: table.tell(labels=labels, weights=weights) for name, table in tables.items()}
+    labels, counts = count_remote_classes(tables)
+    told = {name: table.tell(labels=labels, weights=None) for name, table in tables.items()}
+    if class_weight == "balanced" and not counts.any():
+        counts = count(CountClasses(len(labels)), told)
+    by_class = weigh_classes(class_weight, labels, counts)
+    if by_class is None:
+        return labels, told
+    return labels, {name: table.tell(weights=by_class.tolist()) for name, table in told.items()}
