@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
 from fedspan.algorithms.learning.inference import infer
+from fedspan.algorithms.learning.newton import LinearState
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
 from fedspan.core.run import Result
@@ -152,7 +153,7 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator, RegressorParameters
         self._learn_coefficients(chosen, result)
         return self
 
-    def _learn_coefficients(self, chosen: ChosenRegression, result: Result[Any]) -> None:
+    def _learn_coefficients(self, chosen: ChosenRegression, result: Result[LinearState]) -> None:
         """Keep what a run found, and warn of what it could not."""
         state, found = result.state, infer(chosen.method, result.state)
         self.coef_, self.intercept_ = found.estimate[0, :-1].copy(), float(found.estimate[0, -1])
@@ -262,7 +263,7 @@ def _check_weights(weights: Mapping[str, Array]) -> dict[str, Array]:
     return out
 
 
-def _join(source: Any, y: Array, weight: Array | None) -> object:
+def _join(source: object, y: Array, weight: Array | None) -> object:
     """What a client is made of, opened when it is needed if it is a file."""
     return partial(_open_joined, source, y, weight) if callable(source) else (source, y, weight)
 

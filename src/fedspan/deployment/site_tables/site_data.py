@@ -1,8 +1,8 @@
 """A site's table as a job sees it: what the site's file does not allow counts as missing, and nothing is refused by it.
 
 A number that is not finite (or beyond `LARGEST`), and a word that is not among a column's categories, count as missing
-values. A row without a class of the job, or without a number to predict, is left out. What becomes of missing values is the job's choice, except that
-none is refused, because a refusal would tell of them:
+values. A row without a class of the job, or without a number to predict, is left out. What becomes of missing values is
+the job's choice, except that none is refused, because a refusal would tell of them:
 
     missing = "refuse" or "drop"   the row is left out
     missing = "mean"               the value is the mean over all sites, which the job brings along
@@ -129,16 +129,17 @@ def open_site_table(
     *,
     alone: bool = False,
     in_batches: bool = False,
-    path: str | None = None,
+    held_out: bool = False,
     target: str | None = None,
 ) -> Table:
-    """The rows that a job gets. `alone`: they are a view, of which no row may go. `path`: other rows of the table.
+    """The rows that a job gets. `alone`: they are a view, of which no row may go. `held_out`: the further rows.
 
     `target` is one of the columns of `choice`; rows that lack it are left out.
     """
-    source = find_source(path or table.path)
+    place = table.held_out_source if held_out else table.source
+    source = find_source(place)
     if source is None:
-        return _open_arrays(table, path or table.path, choice, classes, alone=alone)
+        return _open_arrays(table, place, choice, classes, alone=alone)
     checked = CheckedSource(source, choice, classes, drop=not alone and choice.missing != "mean", target=target)
     how = choice
     if alone:
@@ -158,10 +159,10 @@ def _log_problems(problems: Mapping[str, int], left: int) -> None:
 
 
 def _open_arrays(
-    table: SiteTable, path: str, choice: Preparation, classes: Collection[str] | None, *, alone: bool
+    table: SiteTable, place: object, choice: Preparation, classes: Collection[str] | None, *, alone: bool
 ) -> Table:
     """The same for a table whose columns have no names."""
-    opened = open_table(path, replace(choice, missing="refuse", fill={}))
+    opened = open_table(place, replace(choice, missing="refuse", fill={}))
     X = opened.X
     if not isinstance(X, np.ndarray | sp.sparray | sp.spmatrix) or X.shape[1] != table.features:
         raise InputError(
@@ -223,9 +224,9 @@ class SiteSurvey(TableSurvey):
     """A site's table for the agreement on means: sums of what its file allows, over no fewer rows than it says."""
 
     def __init__(self, table: SiteTable, choice: Preparation) -> None:
-        source = find_source(table.path)
+        source = find_source(table.source)
         self.table, self.checked = table, None if source is None else CheckedSource(source, choice, drop=False)
-        super().__init__(table.path if self.checked is None else self.checked, choice)
+        super().__init__(table.source if self.checked is None else self.checked, choice)
         if self.checked is None and _find_bad_rows(self.X).any():
             self.X = _to_dense(self.X)
             self.X[is_not_allowed(self.X)] = np.nan
@@ -265,7 +266,7 @@ def open_client_data(table: SiteTable, start: StartMessage) -> object:
         return DeepView(opened.X, _find_network(table), ids=opened.ids, secret=secret)
     held = None
     if table.held_out is not None:
-        held = open_site_table(table, replace(choice, id=None), alone=True, path=table.held_out).X
+        held = open_site_table(table, replace(choice, id=None), alone=True, held_out=True).X
     return Entities(opened.X, opened.ids, secret, held)
 
 

@@ -92,9 +92,9 @@ class PrivateSolver:
         return found
 
 
-def check_private_request(asked: SpectralParameters, schema: Schema) -> None:
+def check_private_request(asked: SpectralParameters, schema: Schema, k: int) -> None:
     """Refuse what cannot be private before anything is sent."""
-    _choose(asked, schema, True)
+    _choose(asked, k, schema, True)
     if asked.scale:
         raise InputError(
             "scale=True cannot be combined with privacy=RowDP(…), because it would read the deviations off the private "
@@ -177,6 +177,7 @@ def _tell_counts(measured: Measured, ledger: Ledger) -> None:
 
 def build_private_plan(
     asked: SpectralParameters,
+    k: int,
     measured: Measured,
     secure: Secure | None,
     schema: Schema,
@@ -188,7 +189,7 @@ def build_private_plan(
 
     def plan(solver: AnyNoisy, why: str) -> PrivateSolver:
         known = measured.known
-        solver = replace(solver, k=int(asked.n_components), center=center, counted=True, spent=measured.spent)
+        solver = replace(solver, k=k, center=center, counted=True, spent=measured.spent)
         solver = replace(solver, located=known.mean is not None, prior=known)
         if isinstance(solver, NoisyPower):
             solver = replace(solver, d=schema.n_features)
@@ -197,7 +198,7 @@ def build_private_plan(
 
     gram = plan(NoisyGram(), "")
     noisy = guess_error(gram, measured, schema.n_features) > _NOISE_MATTERS
-    return plan(*_choose(asked, schema, noisy))
+    return plan(*_choose(asked, k, schema, noisy))
 
 
 def check_delta(dp: RowDP, rows: NoisedCount, ledger: Ledger) -> None:
@@ -216,9 +217,9 @@ def check_delta(dp: RowDP, rows: NoisedCount, ledger: Ledger) -> None:
         )
 
 
-def _choose(asked: SpectralParameters, schema: Schema, noisy: bool) -> tuple[AnyNoisy, str]:
+def _choose(asked: SpectralParameters, k: int, schema: Schema, noisy: bool) -> tuple[AnyNoisy, str]:
     """The solver, and why. `noisy`: one noisy Gram matrix would leave an error that matters."""
-    solver, k, d = asked.solver, int(asked.n_components), schema.n_features
+    solver, d = asked.solver, schema.n_features
     if isinstance(solver, NoisyGram | NoisyPower):
         return solver, "as requested"
     if solver == "gram":
