@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
-from sklearn.base import RegressorMixin
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import d2_tweedie_score, r2_score
 from sklearn.utils.validation import check_is_fitted
@@ -230,7 +230,7 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator, RegressorParameters
             return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=1))
         return float(r2_score(y, predicted, sample_weight=sample_weight))
 
-    def to_sklearn(self) -> Any:
+    def to_sklearn(self) -> BaseEstimator:
         """A fitted `LinearRegression` with the same predictions, for use without fedspan."""
         check_is_fitted(self)
         return linear_to_sklearn(self)

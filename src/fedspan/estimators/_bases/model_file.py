@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TypedDict
 
 from fedspan._types import Array
+from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.core.checkpoint import build, load_tree
 from fedspan.errors import CheckpointError
 from fedspan.estimators.parameters import parameters_of
@@ -59,6 +60,7 @@ class LearnedValues(TypedDict, total=False):
     rank_: int
     residual_scale_: float
     scale_: Array
+    scaling_: Scaling | None
     seed_: int
     shared_components_: Array
     shared_part_: dict[str, object]
