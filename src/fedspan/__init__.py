@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fedspan.estimators.regressor import FederatedRegressor
     from fedspan.estimators.svd import FederatedSVD
     from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
+    from fedspan.jobs.checking.check import check
     from fedspan.jobs.model import Job
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "audit",
     "callbacks",
     "channel",
+    "check",
     "engines",
     "jobs",
     "prepare",
@@ -86,6 +88,7 @@ _LATER = {
     "VerticalFederatedClassifier": "estimators.vertical_classifier",
     "Job": "jobs.model",
     "audit": "audit.auditor",
+    "check": "jobs.checking.check",
     "prepare": "estimators.prepare",
 }
 
