@@ -52,6 +52,7 @@ class LearnedValues(TypedDict, total=False):
     offsets_: list[Array]
     parameters_: object  # of torch modules, which refuse what does not fit
     preparation_: dict[str, object] | None
+    rest_: Array | None
     scale_: Array
     scaling_: Scaling | None
     seed_: int
