@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from verified_world import (
     ALGORITHM,
+    AT,
     SITES,
     LyingServer,
     Refused,
@@ -25,6 +26,7 @@ from verified_world import (
     bind_places_only,
     replace_block,
     second_moments,
+    tell,
 )
 
 from fedspan.algorithms import Gram, Krylov, VerticalSgd
@@ -40,6 +42,7 @@ from fedspan.engines.loopback import Call, Deliver
 from fedspan.engines.site import Site
 from fedspan.errors import ProtocolError
 from fedspan.numerics.swish import Swish
+from fedspan.secure import tags
 from fedspan.secure import witness as witness_module
 from fedspan.secure.identity import LocalIdentity, make_identities
 from fedspan.secure.masking import Secure
@@ -48,7 +51,6 @@ from fedspan.secure.past import Exchanged, to_blob
 from fedspan.secure.witness import Witness
 
 ONE_HOT = np.eye(6)[:, 3:5]
-AT = (2, 0)  # where a lie is told: the second product
 
 defences = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence off"])
 
@@ -159,19 +161,6 @@ def test_a_prior_cannot_be_verified(world: World) -> None:
 # ---------------------------------------------------------------------------------------- different things to sites
 
 
-def tell(sites: tuple[str, ...], task: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """Change a question on its way to some sites."""
-
-    def tamper(call: Call, deliver: Deliver) -> Any:
-        if call.method == "exchange" and isinstance(call.message, bytes) and call.site in sites:
-            message = wire.decode(call.message)
-            if message.task == task and (task != "multiply" or (message.round, message.exchange) == AT):
-                call = call._replace(message=wire.encode(message._replace(arrays=change(dict(message.arrays)))))
-        return deliver(call)
-
-    return tamper
-
-
 @defences
 def test_poisoned_settle_to_all_but_one(world: World, defended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but one are told to divide by 1e100, so that the sum would be of one site alone."""
@@ -266,6 +255,25 @@ def test_a_forged_sum(
     steered = np.linalg.qr(ONE_HOT - first @ (first.T @ ONE_HOT))[0]
     got = server.ask(Ask("multiply", {"Z": steered}, Sum("Y")), AT).total["Y"]
     np.testing.assert_allclose(got, second_moments(*SITES) @ steered, rtol=1e-9)
+
+
+@defences
+def test_a_sum_that_differs_by_the_modulus_of_a_small_prime(
+    world: World, defended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modulo 2^61 - 1 it would be the same sum, and a number of 2e18 in it would turn the next block as one likes."""
+    if not defended:
+        monkeypatch.setattr(tags, "PRIME", 2**61 - 1)
+
+    def shift(past: list[Exchanged]) -> Exchanged:
+        lanes = {name: np.array(x) for name, x in past[-1].lanes.items()}
+        lanes["Y"][0, 3, :1] += np.uint64(2**61 - 1)  # an array may wrap around without a warning
+        return replace(past[-1], lanes=lanes)
+
+    server = world.server()
+    why = "not the sum of the sites" if defended else "does not span"  # the sites believed it, and expect what follows
+    with pytest.raises(Refused, match=why):
+        server.drive(before=forge(server, shift))
 
 
 @defences

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedspan import FederatedPCA, Ledger, PersonalizedPCA, RowDP, run
+from fedspan import FederatedClassifier, FederatedPCA, Ledger, PersonalizedPCA, RowDP, run
 from fedspan.algorithms import NoisyGram, NoisyPower, NoisyRefine
 from fedspan.algorithms.spectral.noisy import PrivateClient
 from fedspan.channel import wire
@@ -23,7 +23,7 @@ from fedspan.core.protocol import declared_releases
 from fedspan.deployment.kit import policy_file
 from fedspan.deployment.site_service import SiteService
 from fedspan.engines import InProcess
-from fedspan.engines.questions import QuestionCheck
+from fedspan.engines.questions import CourseCheck, QuestionCheck
 from fedspan.engines.start import StartMessage
 from fedspan.errors import InputError, PrivacyError
 from fedspan.privacy import guard, noise
@@ -78,7 +78,10 @@ POWER = NoisyPower(k=2, d=4, width=2, rounds=3, center=False)
     ],
     ids=["int64", "bool", "float32", "nan", "inf", "long", "shape", "vector", "empty"],
 )
-def test_only_questions_for_which_the_noise_is_enough_are_answered(tmp_path: Path, Z: np.ndarray) -> None:
+def test_only_questions_for_which_the_noise_is_enough_are_answered(
+    tmp_path: Path, Z: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QuestionCheck, "check", lambda *_: None)  # the guard and the client must do without it
     site = make_site(tmp_path)
     assert "opened" in site.open(json.dumps(opening(POWER)))
     with pytest.raises(PrivacyError):
@@ -173,6 +176,7 @@ def test_a_question_beyond_the_plan_is_refused_in_words_and_changed_rows_by_a_co
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan follows from the job alone. That rows have changed since they were sent depends on values."""
+    monkeypatch.setattr(CourseCheck, "check", lambda *_: None)  # which would refuse another mean before the plan does
     algorithm, budget = NoisyGram(k=1), tmp_path / "fedspan" / "budget.json"
     site = make_site(tmp_path)
     assert "opened" in site.open(json.dumps(opening(algorithm)))
@@ -309,9 +313,10 @@ def everything_that_left(tmp: Path, rows: np.ndarray, job: Callable[..., Any]) -
     return outside, inside
 
 
-def fit_pca(solver: Any = "auto", row_norm: Any = 2.0) -> Callable[..., Any]:
+def fit_pca(solver: Any = "auto", row_norm: Any = 2.0, **more: Any) -> Callable[..., Any]:
     def job(engine: Any, ledger: Ledger) -> Any:
-        model = FederatedPCA(1, solver=solver, privacy=RowDP(1.0, 1e-6, row_norm), engine=engine, random_state=0)
+        dp = RowDP(1.0, 1e-6, row_norm, **more)
+        model = FederatedPCA(1, solver=solver, privacy=dp, engine=engine, random_state=0)
         return model.fit(engine.data, ledger=ledger)
 
     return job
@@ -322,13 +327,40 @@ def fit_personal(engine: Any, ledger: Ledger) -> Any:
     return PersonalizedPCA(1, privacy=dp, collect=False, engine=engine, random_state=0).fit(engine.data, ledger=ledger)
 
 
+def fit_classifier(class_weight: Any = None) -> Callable[..., Any]:
+    """Labels follow from the number of a row, so that a row more has one, too."""
+
+    def job(engine: Any, ledger: Ledger) -> Any:
+        labels = {name: np.arange(len(rows)) % 2 for name, rows in engine.data.items()}
+        where = engine.transcript
+
+        def start(rows: Any) -> InProcess:
+            return InProcess(rows, threads=1, transcript=where)
+
+        model = FederatedClassifier(hidden=2, batch_size=30, rounds=3, class_weight=class_weight, random_state=0)
+        model.set_params(privacy=RowDP(1.0, 1e-6, 1.0), engine=start)
+        return model.fit(engine.data, labels, ledger=ledger)
+
+    return job
+
+
 JOBS: dict[str, Callable[..., Any]] = {
     "gram": fit_pca(),
+    "robust": fit_pca(center="robust"),
+    "narrow": fit_pca("ssi"),
+    "classifier": fit_classifier(),
+    "balanced classifier": fit_classifier("balanced"),
     "auto": fit_pca(row_norm="auto"),
     "refine": fit_pca(NoisyRefine()),
     "block": fit_pca(NoisyPower(width=2)),
     "personal": fit_personal,
 }
+
+
+def hide_release(self: guard.Guard, admission: Any, releases: Any, arrays: Any) -> Any:
+    """Noise alone in place of what is released, as if the noise had made up for a row."""
+    rng = np.random.default_rng(int(admission.release[:8], 16))
+    return {key: np.rint(300 + 20 * rng.normal(size=x.shape)).astype(np.int64) for key, x in arrays.items()}
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -344,11 +376,7 @@ def test_neighbours_give_the_same_bytes_outside_of_declared_releases(
     more = {"usual": np.ones(4), "long": np.full(4, 1e200), "nan": np.full(4, np.nan)}[row]
     tables = ROWS, np.vstack([ROWS, more])
 
-    def hide(self: guard.Guard, admission: Any, releases: Any, arrays: Any) -> Any:
-        rng = np.random.default_rng(int(admission.release[:8], 16))
-        return {key: np.rint(300 + 20 * rng.normal(size=x.shape)).astype(np.int64) for key, x in arrays.items()}
-
-    monkeypatch.setattr(guard.Guard, "protect", hide)
+    monkeypatch.setattr(guard.Guard, "protect", hide_release)
     (one, first), (two, second) = (
         everything_that_left(tmp_path / str(i), rows, JOBS[name]) for i, rows in enumerate(tables)
     )
@@ -375,3 +403,25 @@ def test_an_exact_count_in_a_note_would_be_seen(tmp_path: Path, monkeypatch: pyt
     )
     assert [x for x in one if x not in two] == ["450 rows"] or "450 rows" in one
     assert one != two
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_an_exact_count_in_a_note_would_be_seen_in_every_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The same leak from the clients' side, with all that is released made equal: each client says how many rows."""
+    from fedspan.engines.site import Site
+
+    handle = Site.handle
+
+    def tell(self: Site, message: Any, client: Any) -> Any:
+        warnings.warn(f"{client.rows.n} rows", stacklevel=2)
+        return handle(self, message, client)
+
+    monkeypatch.setattr(guard.Guard, "protect", hide_release)
+    tables = ROWS, np.vstack([ROWS, np.ones(4)])
+    honest = [everything_that_left(tmp_path / f"honest{i}", rows, JOBS[name])[0] for i, rows in enumerate(tables)]
+    monkeypatch.setattr(Site, "handle", tell)
+    leaky = [everything_that_left(tmp_path / f"leaky{i}", rows, JOBS[name])[0] for i, rows in enumerate(tables)]
+    assert honest[0] == honest[1]
+    assert leaky[0] != leaky[1]

@@ -426,15 +426,26 @@ def test_a_replica_goes_on_from_its_memory_at_every_step(name: str) -> None:
 # ---------------------------------------------------------------------------------------- tags
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 2**16 - 1, 2**16, 2**16 + 5])
+@pytest.mark.parametrize("size", [0, 1, 7, 2**13 - 1, 2**13, 2**13 + 5, 2**16])
 @pytest.mark.parametrize("kind", ["random", "largest", "smallest"])
 def test_a_tag_is_exact(size: int, kind: str) -> None:
     """Against Python's integers, at the ends of their range too."""
     key = bytes(range(32))
     ends = {"largest": np.full(size, 2**63 - 1), "smallest": np.full(size, -(2**63))}
     x = ends.get(kind, np.random.default_rng(size).integers(-(2**63), 2**63 - 1, size))
-    r = stream(key, size) >> np.uint64(4)
+    r = stream(key, size)
     assert linear_tag(key, x) == sum(a * b for a, b in zip(r.tolist(), x.tolist(), strict=True)) % PRIME
+
+
+def test_the_modulus_is_a_prime_larger_than_any_difference_of_two_numbers() -> None:
+    """Miller and Rabin's test, which is certain below 3.3e24 with the first thirteen primes."""
+    odd, twos = PRIME - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41):
+        powers = [pow(base, odd << i, PRIME) for i in range(twos)]
+        assert powers[0] == 1 or PRIME - 1 in powers
+    assert PRIME > 2**64 - 1
 
 
 def test_tags_add_up() -> None:

@@ -34,7 +34,20 @@ import scipy.sparse as sp
 from fedspan._types import Array, Arrays
 from fedspan.algorithms.learning._samples import check_at_least, check_finite_rows, check_labels, mark_finite
 from fedspan.algorithms.spectral.oneshot import pack_triangle, unpack_triangle
-from fedspan.core.protocol import Ask, Client, Needs, Replay, Round, Sensitivity, Server, Sum, complete, task
+from fedspan.core.protocol import (
+    Ask,
+    Client,
+    Course,
+    Needs,
+    Replay,
+    Round,
+    Sensitivity,
+    Server,
+    Sum,
+    Turn,
+    complete,
+    task,
+)
 from fedspan.core.replay import Close, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -284,6 +297,13 @@ class LinearNewton(Server[LinearState]):
     def asks(self) -> frozenset[str]:
         rounds = "curve" if self.solver == "newton" else "slope"
         return frozenset({"totals", "deviations", rounds} | ({"scores"} if self.robust else set()))
+
+    def course(self) -> Course:
+        told, rounds = ["mean", "inverse", "target"], "curve" if self.solver == "newton" else "slope"
+        opening = Turn("totals"), Turn("deviations", after=["totals"], tells=["mean", "center"])
+        step = Turn(rounds, rounds=self.rounds, after=["deviations"], tells=told)
+        scores = (Turn("scores", rounds=1, after=["deviations"], tells=told),) if self.robust else ()
+        return Course(opening, (step, *scores))
 
     def replay(self) -> Replay | str:
         """θ follows from sums by a solve, whose rounding grows with the condition of H."""
