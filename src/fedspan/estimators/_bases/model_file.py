@@ -59,6 +59,7 @@ class LearnedValues(TypedDict, total=False):
     preparation_: dict[str, object] | None
     rank_: int
     residual_scale_: float
+    rest_: Array | None
     scale_: Array
     scaling_: Scaling | None
     seed_: int
