@@ -30,6 +30,10 @@ class SpectralState:
         """(Q, M Q), each (d, m), of all that the server has kept; None if it kept no more than Z."""
         return None
 
+    def known_angles(self) -> Array | None:
+        """(k,) about how far the first j components are from the exact ones, j = 1 … k; None if nothing is known."""
+        return None
+
 
 AnySpectral = TypeVar("AnySpectral", bound=SpectralState)
 
