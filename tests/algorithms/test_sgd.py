@@ -38,7 +38,7 @@ def start_of(method: Any) -> np.ndarray:
 
 
 def gradient(omega: np.ndarray, X: np.ndarray, y: np.ndarray, l2: float) -> np.ndarray:
-    rows = LabelledRows(X, y, None, None, 1, 4, 2)
+    rows = LabelledRows(X, y, None, None, 1, Swish(4, 2))
     return rows.sums(omega, np.arange(len(y)))[1][0] / len(y) + 2 * l2 * omega
 
 
@@ -84,7 +84,7 @@ def test_local_steps_see_every_row_once_before_any_comes_again() -> None:
             seen.append(at)
             return super().sums(omega, at)
 
-    solve(FedAvg(NET, batch=10, rounds=1, steps=6), [Watched(X, y, None, None, 1, 4, 2)])
+    solve(FedAvg(NET, batch=10, rounds=1, steps=6), [Watched(X, y, None, None, 1, Swish(4, 2))])
     assert sorted(np.concatenate(seen)) == list(range(60))
 
 
@@ -135,7 +135,7 @@ def test_a_torch_module_agrees_with_the_built_in_network() -> None:
     """Losses, gradients, clipped gradients and probabilities."""
     (X, y), (module, omega) = samples(), torch_twin()
     model = TorchModel(module)
-    mine, other = LabelledRows(X, y, None, None, 1, 4, 2), TorchRows(model, X, y)
+    mine, other = LabelledRows(X, y, None, None, 1, Swish(4, 2)), TorchRows(model, X, y)
     w, at = in_torchs_order(omega), np.arange(10, 70)
     np.testing.assert_array_equal(model.start(5, None), w)  # copied, not computed
     loss, grad = mine.sums(omega, at)

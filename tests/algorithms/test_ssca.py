@@ -65,7 +65,9 @@ def test_gradients_agree_with_finite_differences(kind: str) -> None:
     X[np.abs(X) < 0.5] = 0.0
     weight = rng.uniform(0.2, 3.0, size=30) if kind == "weighted" else None
     part = rng.integers(2, size=30) if kind == "parts" else None
-    rows = LabelledRows(sp.csr_array(X) if kind == "sparse" else X, y, weight, part, 2 if kind == "parts" else 1, 5, 3)
+    rows = LabelledRows(
+        sp.csr_array(X) if kind == "sparse" else X, y, weight, part, 2 if kind == "parts" else 1, Swish(5, 3)
+    )
     omega, at = NET.start(6, rng), np.arange(5, 30)
     loss, grad = rows.sums(omega, at)
     np.testing.assert_allclose(rows.losses(omega, at), loss, rtol=1e-12)
@@ -79,13 +81,13 @@ def test_gradients_agree_with_finite_differences(kind: str) -> None:
 def test_float32_rows_give_nearly_the_same_numbers() -> None:
     X, y = samples(50)
     omega = NET.start(6, np.random.default_rng(0))
-    wide, narrow = (LabelledRows(rows, y, None, None, 1, 5, 3) for rows in (X, X.astype(np.float32)))
+    wide, narrow = (LabelledRows(rows, y, None, None, 1, Swish(5, 3)) for rows in (X, X.astype(np.float32)))
     np.testing.assert_allclose(narrow.sums(omega, np.arange(50))[1], wide.sums(omega, np.arange(50))[1], atol=1e-4)
 
 
 def test_clipped_gradients_are_clipped_row_by_row() -> None:
     X, y = samples(40)
-    rows, omega = LabelledRows(X, y, None, None, 1, 5, 3), NET.start(6, np.random.default_rng(0))
+    rows, omega = LabelledRows(X, y, None, None, 1, Swish(5, 3)), NET.start(6, np.random.default_rng(0))
     each = np.stack([rows.sums(omega, np.array([i]))[1][0] for i in range(40)])
     norms = np.linalg.norm(each, axis=1)
     clip = float(np.median(norms))
@@ -97,7 +99,7 @@ def test_one_row_changes_the_clipped_release_by_at_most_the_bound_that_it_declar
     X, y = samples(40)
     X[7] *= 1e6  # an outlier
     omega = NET.start(6, np.random.default_rng(0))
-    rows = LabelledRows(X, y, None, None, 1, 5, 3)
+    rows = LabelledRows(X, y, None, None, 1, Swish(5, 3))
     everyone, others = np.arange(40), np.delete(np.arange(40), 7)
     change = rows.clipped(omega, everyone, 0.3) - rows.clipped(omega, others, 0.3)
     assert np.linalg.norm(change) <= 0.3 * (1 + 1e-9)
@@ -114,7 +116,7 @@ def test_a_clipped_run_draws_batches_of_fixed_size_in_proportion_to_the_rows() -
     drawn = []
     for n in (100, 40, 100):
         client = SampleClient((X[:n], y[:n]), 5, 3, 20, 0.5)
-        drawn.append(int(client.clipped(None, ask.arrays, Streams(1, 2, 0, "a"))[1]["n"]))
+        drawn.append(int(client.clipped(client.init(), ask.arrays, Streams(1, 2, 0, "a"))[1]["n"]))
     assert drawn == [25, 10, 25]
     assert solve(method, dealt(X, y)).converged
 
@@ -146,7 +148,7 @@ def test_one_round_by_hand() -> None:
     solve(method, clients, callback=lambda info: seen.append(info.estimate))
 
     def numbers(w: np.ndarray) -> tuple[float, np.ndarray]:
-        loss, grad = LabelledRows(X, y, None, None, 1, 5, 3).sums(w, np.arange(len(y)))
+        loss, grad = LabelledRows(X, y, None, None, 1, Swish(5, 3)).sums(w, np.arange(len(y)))
         return float(loss[0]) / len(y), grad[0] / len(y)
 
     omega, A, C = start, np.zeros_like(start), 0.0
@@ -167,7 +169,7 @@ def test_full_batches_reach_what_a_centralised_optimiser_reaches() -> None:
     held = Steps(0.6, 0.0)  # without noise, steps need not fall
     method = Ssca(NET, batch=0, rounds=400, l2=0.05, tau=0.3, rho=held, gamma=held, paper=True)
     omega = method.estimate(solve(method, dealt(X, y)).state)
-    rows = LabelledRows(X, y, None, None, 1, 5, 3)
+    rows = LabelledRows(X, y, None, None, 1, Swish(5, 3))
 
     def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
         loss, grad = rows.sums(w, np.arange(len(y)))
@@ -323,10 +325,13 @@ def test_the_papers_own_step_sizes_need_its_switch() -> None:
     assert Ssca(**own, paper=True).gamma(32) == pytest.approx(0.3 / 32**0.1)
 
 
-def test_a_batch_larger_than_a_client_names_the_client() -> None:
+def test_a_client_with_fewer_rows_than_the_batch_takes_all_of_them_with_its_own_weight() -> None:
+    """The first round's gradient is Σ N_i/N times the mean over B_i = min(B, N_i) rows: with B beyond all, the mean."""
     X, y = samples()
-    with pytest.raises(InputError, match=r"client 'c1': .* this client's 40 rows, but batch_size is 50"):
-        solve(Ssca(NET, batch=50, rounds=3), dealt(X, y))
+    whole, capped = (solve(Ssca(NET, batch=batch, rounds=3), dealt(X, y)) for batch in (0, 10_000))
+    np.testing.assert_array_equal(whole.state.omega, capped.state.omega)
+    few = {"many": (X[:100], y[:100]), "few": (X[100:107], y[100:107])}
+    assert not solve(Ssca(NET, batch=50, rounds=3), few).state.failed
 
 
 def test_rows_that_are_not_finite_are_refused_before_anything_is_learned() -> None:
@@ -347,7 +352,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_the_last_good_parameters_ar
             seen.append(omega)
             return (loss * np.nan, grad) if len(seen) == 6 else (loss, grad)
 
-    data = {"a": Breaking(X[:120], y[:120], None, None, 1, 5, 3), "b": (X[120:], y[120:])}
+    data = {"a": Breaking(X[:120], y[:120], None, None, 1, Swish(5, 3)), "b": (X[120:], y[120:])}
     result = solve(Ssca(NET, batch=20, rounds=50, limits=limits), data)
     assert result.rounds == 6
     assert result.state.failed

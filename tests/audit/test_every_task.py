@@ -18,6 +18,7 @@ from fedspan.jobs.tasks import TASKS
 
 Fedspan = Callable[..., Any]
 NOISE = ["privacy.epsilon=4", "privacy.delta=1e-3", "privacy.row_norm=5", "privacy.simulate=true"]
+RAW = "job.standardize=false"  # exact means are not private
 SECURE = ["secure.enabled=true"]
 NO_ATTACK = "No attack has been run on this transcript: there is none yet for the messages of"
 RANDOM = "what each client sent looks like random bytes"
@@ -38,10 +39,10 @@ RUNS = [
     ("vertical-classifier", SECURE, RANDOM),
     ("pca", NOISE, BOUND),
     ("svd", NOISE, BOUND),
-    ("classifier", NOISE, "No attack has been run on the noisy answers of this method yet"),
-    ("classifier", NOISE, BOUND),
+    ("classifier", [*NOISE, RAW], "No attack has been run on the noisy answers of this method yet"),
+    ("classifier", [*NOISE, RAW], BOUND),
     ("pca", [*NOISE, *SECURE], BOUND),
-    ("classifier", [*NOISE, *SECURE], RANDOM),
+    ("classifier", [*NOISE, RAW, *SECURE], RANDOM),
 ]
 
 

@@ -109,6 +109,7 @@ def measured() -> Any:
 
 
 NET = Swish(hidden=3, classes=2)
+BIASED = Swish(hidden=3, classes=2, intercept=True, length2=100.0)
 
 
 def principal(server: Any, clients: Clients) -> Array:
@@ -185,8 +186,10 @@ TABLE: dict[str, Row] = {
     "ssca limited": Row(
         Ssca(NET, batch=2, rounds=6, objective="norm", limits=(Limit(0.6),)), rounds=6, clients=labelled, angle=None
     ),
+    "ssca scaled": Row(Ssca(BIASED, batch=20, rounds=5, standardize=True), clients=labelled, angle=None),
     "fedsgd": Row(FedSgd(NET, batch=2, rounds=5, momentum=0.1), clients=labelled, angle=None),
     "fedavg": Row(FedAvg(NET, batch=2, rounds=5, steps=3), clients=labelled, angle=None),
+    "fedavg scaled": Row(FedAvg(BIASED, batch=20, rounds=5, steps=3, standardize=True), clients=labelled, angle=None),
     "ssca as momentum": Row(SscaMomentum(NET, batch=2, rounds=5), clients=labelled, angle=None),
     "newton": Row(LogisticNewton(l2=0.01), rounds=4, clients=labelled, angle=None),
     "newton by gradients": Row(LogisticNewton(l2=0.01, solver="lbfgs"), rounds=6, clients=labelled, angle=None),
@@ -198,6 +201,9 @@ TABLE: dict[str, Row] = {
         VerticalSsca(NET, batch=10, rounds=5, objective="norm", limits=(Limit(0.6),), paper=True, exchange="each"),
         clients=labelled_views,
         angle=None,
+    ),
+    "vertical ssca scaled": Row(
+        VerticalSsca(BIASED, batch=10, rounds=5, standardize=True), clients=labelled_views, angle=None
     ),
     "vertical sgd": Row(VerticalSgd(NET, batch=10, rounds=5, momentum=0.1), clients=labelled_views, angle=None),
 }

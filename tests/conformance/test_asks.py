@@ -15,7 +15,9 @@ from table import NET, SIMULATED, TABLE, deep_views, hospitals, labelled, labell
 from fedspan import algorithms as alg
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, SurveyColumns
 from fedspan.algorithms.gcca.entities import Entities
+from fedspan.algorithms.learning import EarlierModel
 from fedspan.algorithms.learning.count_samples import CountClasses, CountSamples
+from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.algorithms.registry import ALGORITHMS
 from fedspan.algorithms.spectral.private_bounds import Census, PrivateMean
 from fedspan.core.ledger import Exchange, Ledger
@@ -101,7 +103,7 @@ for center in BOTH:
     for kind, counted in product((alg.NoisyGram, alg.NoisyRefine, partial(alg.NoisyPower, d=12)), BOTH):
         known = alg.Known(100.0) if counted else None
         case(kind(k=2, center=center, counted=counted, prior=known))
-        case(kind(k=2, center=center, counted=True, located=True, prior=alg.Known(100.0, np.zeros(12))))
+        case(kind(k=2, center=center, counted=True, located=True, prior=alg.Known(100.0, (0.0,) * 12)))
 for search in BOTH:
     case(Census(search))
     case(PrivateMean(search, 100.0))
@@ -131,11 +133,17 @@ for kind, share, collect in product(
     case(kind(k=2, share=share, collect=collect, fraction=0.7, clip=5.0, **more), unlike_hospitals)
     case(kind(k=2, share=share, collect=collect, count=3, start="random", **more), unlike_hospitals)
 
+KNOWN = EarlierModel(np.zeros(0), Scaling(np.zeros(12), np.ones(12), 5.0))
+PRIVATE = alg.Sampling(111, 12, 0.2, simulate=True)
 for kind in (alg.Ssca, alg.SscaMomentum, alg.FedSgd):
     case(kind(NET, batch=2, rounds=3), labelled)
     case(kind(NET, batch=2, rounds=3, clip=0.5), labelled)
-    case(kind(NET, batch=4, rounds=3, private=alg.Sampling(111, 12, 0.2, simulate=True)), labelled)
-case(alg.FedAvg(NET, batch=2, rounds=3, steps=2), labelled)
+    case(kind(NET, batch=4, rounds=3, private=PRIVATE), labelled)
+    case(kind(NET, batch=2, rounds=3, standardize=True), labelled)
+    case(kind(NET, batch=2, rounds=3, standardize=True, prior=KNOWN), labelled)
+    case(kind(NET, batch=4, rounds=3, private=PRIVATE, standardize=True, prior=KNOWN), labelled)
+for standardize in BOTH:
+    case(alg.FedAvg(NET, batch=2, rounds=3, steps=2, standardize=standardize), labelled)
 limited = alg.Ssca(NET, batch=2, rounds=6, objective="norm", limits=(alg.Limit(0.6),))
 for server in (limited, replace(limited, paper=True), replace(limited, closing=0)):
     case(server, labelled)
@@ -145,6 +153,8 @@ for solver, robust in product(("newton", "lbfgs"), BOTH):
         case(alg.RegressionNewton(l2=0.01, tol=1e-6, loss=loss, solver=solver, robust=robust), measured, rounds=60)
 for exchange in ("each", "sum"):
     case(alg.VerticalSgd(NET, batch=10, rounds=3, exchange=exchange), labelled_views)
+    case(alg.VerticalSgd(NET, batch=10, rounds=3, exchange=exchange, standardize=True), labelled_views)
+    case(alg.VerticalSgd(NET, batch=10, rounds=3, exchange=exchange, prior=KNOWN), labelled_views)
     vertical = alg.VerticalSsca(NET, batch=10, rounds=6, exchange=exchange)
     case(vertical, labelled_views)
     case(replace(vertical, objective="norm", limits=(alg.Limit(0.6),)), labelled_views)

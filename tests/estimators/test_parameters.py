@@ -31,10 +31,11 @@ SIGNATURES = {
     "lr=0.001, weight_decay=0.0, rounds=50, optimizer=None, alpha=inf, tol=0.0",
     "PersonalizedPCA": "n_components=2, *, method='auto', shrinkage='auto', center=True, scale=False, tol=1e-08, "
     "max_rounds=500, local_steps=None, step=None, clip=None, collect=True, participation=None",
-    "FederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, l2=1e-05, cost_limit=None, "
-    "limits=None, class_weight=None, model=None, local_steps=None, participation=None",
-    "VerticalFederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, l2=1e-05, "
-    "cost_limit=None, class_weight=None, exchange='sum'",
+    "FederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, standardize=True, "
+    "intercept=True, l2=1e-05, cost_limit=None, limits=None, class_weight=None, model=None, local_steps=None, "
+    "participation=None",
+    "VerticalFederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, standardize=True, "
+    "intercept=True, l2=1e-05, cost_limit=None, class_weight=None, exchange='sum'",
 }
 
 

@@ -22,11 +22,18 @@ def world(n: int = 3000, clients: int = 3):
 DP = RowDP(epsilon=4.0, delta=1e-5, row_norm=1.0)
 
 
-@pytest.mark.parametrize("method", ["ssca", "fedsgd"])
-def test_a_private_classifier_learns_and_spends_its_budget(method: str) -> None:
+@pytest.mark.parametrize(("method", "standardize"), [("ssca", False), ("fedsgd", False), ("ssca", (-4.0, 4.0))])
+def test_a_private_classifier_learns_and_spends_its_budget(method: str, standardize: object) -> None:
     X, y, Xs, ys = world()
     model = FederatedClassifier(
-        method=method, hidden=8, batch_size=100, rounds=60, privacy=DP, secure=True, random_state=0
+        method=method,
+        hidden=8,
+        batch_size=100,
+        rounds=60,
+        standardize=standardize,
+        privacy=DP,
+        secure=True,
+        random_state=0,
     ).fit(Xs, ys)
     assert model.score(X, y) > 0.85
     assert model.ledger_.epsilon(1e-5) == pytest.approx(4.0, rel=2e-2)
@@ -41,7 +48,7 @@ def test_the_noise_counts_on_secret_sampling_and_on_no_more() -> None:
     client = SampleClient((np.ones((2000, 3)), np.zeros(2000, dtype=int)), hidden=2, classes=2, rate=0.1, row_norm=1.0)
     omega, seen = Swish(2, 2).start(3, np.random.default_rng(0)), []
     for _ in range(20):  # the same place of the same run: keyed streams would draw the same rows
-        grad = client.sampled(None, {"omega": omega}, Streams(0, 1, 0, "a"))[1]["grad"]
+        grad = client.sampled(client.init(), {"omega": omega}, Streams(0, 1, 0, "a"))[1]["grad"]
         seen.append(float(np.linalg.norm(grad)))
     assert len(set(seen)) > 10, "the draw cannot be repeated"
     one = float(np.linalg.norm(client.rows.clipped(omega, np.array([0]), 1.0)))
@@ -54,7 +61,7 @@ def test_one_row_says_no_more_than_its_bound() -> None:
     omega = Swish(5, 3).start(4, rng) * 5
     options = {"hidden": 5, "classes": 3, "rate": 1.0, "simulate": True, "row_norm": 0.7}
     with_, without = SampleClient((X, y), **options), SampleClient((X[1:], y[1:]), **options)
-    a, b = (c.sampled(None, {"omega": omega}, Streams(0, 1, 0, "a"))[1]["grad"] for c in (with_, without))
+    a, b = (c.sampled(c.init(), {"omega": omega}, Streams(0, 1, 0, "a"))[1]["grad"] for c in (with_, without))
     declared = tasks_of(SampleClient)["sampled"].releases["grad"]
     assert np.linalg.norm(a - b) == pytest.approx(declared.bound(0.7), rel=1e-6)
 
@@ -72,7 +79,7 @@ def test_no_parameters_make_a_row_say_more_than_its_bound(kind: type, scale: flo
 
     def answer(rows: np.ndarray) -> np.ndarray:
         client = SampleClient((rows, y[-len(rows) :], weight[-len(rows) :]), **options)
-        return client.sampled(None, {"omega": omega}, Streams(0, 1, 0, "a"))[1]["grad"]
+        return client.sampled(client.init(), {"omega": omega}, Streams(0, 1, 0, "a"))[1]["grad"]
 
     whole = answer(X)
     for first in range(1, 6):
@@ -90,7 +97,7 @@ def count_noised(class_weight: object, **more: object) -> tuple[FederatedClassif
     y = np.where(X[:, 0] + 0.5 * rng.normal(size=9000) > 1.45, "yes", "no")
     dp = RowDP(8.0, 1e-6, 6.0, simulate=True)  # of weighted gradients
     model = FederatedClassifier(hidden=4, batch_size=150, rounds=40, privacy=dp, secure=True, random_state=0, **more)
-    model.set_params(class_weight=class_weight).fit(np.array_split(X, 3), np.array_split(y, 3))
+    model.set_params(class_weight=class_weight, standardize=False).fit(np.array_split(X, 3), np.array_split(y, 3))
     return model, float(np.mean(model.predict(X) == "yes"))
 
 
@@ -129,7 +136,7 @@ def test_a_class_that_is_no_more_than_noise_has_a_bounded_weight() -> None:
         patch.setattr(classifier, "weigh_rows", keep)
         dp = RowDP(1.0, 1e-5, 1.0, simulate=True)
         model = FederatedClassifier(hidden=2, batch_size=40, rounds=2, class_weight="balanced", privacy=dp)
-        model.set_params(random_state=0).fit(Xs, ys)
+        model.set_params(random_state=0, standardize=False).fit(Xs, ys)
     z = {row["task"]: row["noise"] for row in model.ledger_.rows() if row["event"] == "exchange"}["count_classes"]
     assert (seen[-1] >= 3 * z * np.sqrt(3)).all(), "three clients add their noise each"
     assert np.isfinite(model.coef_).all()
@@ -141,7 +148,8 @@ def test_a_private_run_repeats_only_as_a_simulation() -> None:
 
     def fit(**more):
         dp = RowDP(4.0, 1e-4, 1.0, **more)
-        return FederatedClassifier(hidden=4, batch_size=40, rounds=5, privacy=dp, random_state=0).fit(Xs, ys).coef_
+        model = FederatedClassifier(hidden=4, batch_size=40, rounds=5, standardize=(-3, 3), privacy=dp, random_state=0)
+        return model.fit(Xs, ys).coef_
 
     assert not np.array_equal(fit(), fit())
     np.testing.assert_array_equal(fit(simulate=True), fit(simulate=True))
@@ -153,6 +161,9 @@ def test_a_private_run_repeats_only_as_a_simulation() -> None:
         ({"method": "fedavg"}, "'ssca' and 'fedsgd'"),
         ({"cost_limit": 0.3}, "without limits"),
         ({"batch_size": None}, "needs a batch_size"),
+        ({"standardize": True}, r"Give public bounds of the columns, standardize=\(lower, upper\)"),
+        ({"standardize": (0, [1, 2])}, r"one for each of the 6 columns, but is \(0, \[1, 2\]\)"),
+        ({"standardize": (2, 1)}, "each lower one at most the upper one"),
         ({"privacy": RowDP(4.0, 1e-5, 1.0, neighbours="replace-one")}, "need neighbours='add-remove'"),
         ({"privacy": RowDP(1.0, 0.1, 1.0)}, "delta must be below 1 / number of rows, but is 0.1 for about"),
         ({"privacy": "yes"}, "privacy must be a RowDP object or None, but is 'yes'"),
@@ -161,8 +172,9 @@ def test_a_private_run_repeats_only_as_a_simulation() -> None:
 )
 def test_what_cannot_be_private_is_refused(options: dict, says: str) -> None:
     _, _, Xs, ys = world(600)
+    given = {"hidden": 4, "batch_size": 40, "rounds": 5, "standardize": False, "privacy": DP}
     with pytest.raises(InputError, match=says):
-        FederatedClassifier(**{"hidden": 4, "batch_size": 40, "rounds": 5, "privacy": DP} | options).fit(Xs, ys)
+        FederatedClassifier(**given | options).fit(Xs, ys)
 
 
 def test_limits_and_secret_samples_do_not_go_together() -> None:

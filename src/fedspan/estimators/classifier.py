@@ -24,9 +24,11 @@ from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_
 from fedspan.estimators._options.classifier_methods import (
     ROW_METHODS,
     RowClassifierParameters,
+    build_network,
     build_private_method,
     choose_method,
     name_limits,
+    read_bounds,
 )
 from fedspan.estimators.launch import count_sharers, secure_from
 from fedspan.estimators.parameters import about, check_parameters
@@ -44,8 +46,13 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             steps), or an object of `fedspan.algorithms` with options that only this method has, for example
             `Ssca(tau=0.2, paper=True)`.
         hidden: Cells of the hidden layer of the built-in network.
-        batch_size: Rows that are drawn in each round, by every client; None: all its rows.
+        batch_size: Rows that are drawn in each round, by every client; one that has fewer takes all. None: all rows.
         rounds: How many rounds to run. With limits, the last few are exact ones that verify them.
+        standardize: Whether to scale the columns by their means and deviations, over all clients and found by sums.
+            Values are cut at five deviations. The scaling is part of the model: `predict` takes raw rows. Or a pair
+            (lower, upper) of public bounds, each a number or one for each column, from which the scaling is made: for
+            private runs, which may not tell means. A torch model sees the rows as they are.
+        intercept: Whether both layers of the network have intercepts. The paper's network has none.
         l2: The weight λ of ‖ω‖² in the objective, where the loss is the objective.
         cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this (ssca): U in (40) of the paper.
         limits: Limits on the mean losses of groups of rows: pairs (coefficients by group, bound), which mean
@@ -71,6 +78,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
     Attributes:
         classes_: In the order of the columns of `predict_proba`.
         coef_: All parameters as one vector.
+        scaling_: How columns are scaled, as a `Scaling` (z = clip((x - mean)·slope, ±bound)); None: they are not.
         verified_: The left-hand side of every limit over all training rows, by its name.
         converged_: Whether all limits hold and every loss was finite.
         history_: Cost, ‖ω‖², constraints, slacks and multipliers of every round.
@@ -135,7 +143,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             labels, codes = encode_labels(match_to_rows(ys, data, "labels"))
         network = self._make_network(labels)
         extras = {} if self.local_steps is None else {"steps": self.local_steps}
-        chosen = choose_method(self, ROW_METHODS, network, name_limits(self.limits, parts), extras)
+        prior = read_bounds(self.standardize, schema.n_features) if self.model is None else None
+        chosen = choose_method(self, ROW_METHODS, network, name_limits(self.limits, parts), extras, prior)
         method, plan, secure = chosen.method, None, secure_from(self.secure)
 
         def label_all(weight: Mapping[str, Array]) -> dict[str, object]:
@@ -183,14 +192,14 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
 
     def _make_network(self, labels: list[Any]) -> Swish | TorchModel:
         if self.model is None:
-            return Swish(int(self.hidden), len(labels))
+            return build_network(self, len(labels))
         return self.model if isinstance(self.model, TorchModel) else TorchModel(self.model)  # type: ignore[arg-type]
 
     def predict_proba(self, X: object) -> Array:
         """The probability of each class, (n, L)."""
         check_is_fitted(self)
         rows = prepare_rows(self, X, dtype=[np.float64, np.float32])
-        return self._make_network(self.labels_).proba(self.coef_, rows)
+        return self._make_network(self.labels_).proba(self.coef_, self._scale_rows(rows))
 
     def predict(self, X: object) -> Array:
         """The most probable class of each row."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
+
+from sklearn.base import BaseEstimator
 
 from fedspan.estimators._bases.export import svd_to_sklearn
 from fedspan.estimators.pca import FederatedPCA
@@ -54,7 +56,7 @@ class FederatedSVD(FederatedPCA):
     center: ClassVar[bool] = False  # type: ignore[misc]  # a constant of the class, not a parameter
     whiten: ClassVar[bool] = False  # type: ignore[misc]
 
-    def to_sklearn(self) -> Any:
+    def to_sklearn(self) -> BaseEstimator:
         """A fitted scikit-learn `TruncatedSVD`, or with scale=True a `Pipeline` of a scaler and it.
 
         Its `explained_variance_` is not set: scikit-learn means a variance around the mean there.

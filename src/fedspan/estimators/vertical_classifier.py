@@ -19,10 +19,15 @@ from fedspan.errors import InputError
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
 from fedspan.estimators._bases.labels import encode_labels, tell_labels, weigh_rows
-from fedspan.estimators._options.classifier_methods import VIEW_METHODS, ViewClassifierParameters, choose_method
+from fedspan.estimators._options.classifier_methods import (
+    VIEW_METHODS,
+    ViewClassifierParameters,
+    build_network,
+    choose_method,
+    read_bounds,
+)
 from fedspan.estimators.gcca import NO_PRIVACY_OF_VIEWS
 from fedspan.estimators.parameters import check_parameters
-from fedspan.numerics.swish import Swish
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -35,6 +40,10 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         hidden: Cells of the hidden layer of the built-in network.
         batch_size: Rows that are drawn in each round, by the server and by their numbers; None: all rows.
         rounds: How many rounds to run. With a cost_limit, the last few are exact ones that verify it.
+        standardize: Whether to scale the columns by their means and deviations. Values are cut at five deviations. The
+            scaling is part of the model: `predict` takes raw rows. Or a pair (lower, upper) of public bounds of the
+            columns, in the order of the clients' names, from which the scaling is made.
+        intercept: Whether both layers of the network have intercepts. The paper's network has none.
         l2: The weight λ of ‖ω‖² in the objective, where the loss is the objective.
         cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this (ssca).
         class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
@@ -51,7 +60,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
 
     Attributes:
         views_: The number of features of each client, by its name.
-        classes_, coef_, verified_, converged_, history_: As in `FederatedClassifier`.
+        classes_, coef_, scaling_, verified_, converged_, history_: As in `FederatedClassifier`.
         n_features_in_, n_samples_, n_clients_, n_rounds_, ledger_, seed_: As in `FederatedPCA`.
 
     Examples:
@@ -83,9 +92,8 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         data, widths = _open_views(views)
         options = FitOptions(ledger if ledger is not None else Ledger(), retries)
         labels, given, rows = self._label_views(data, y, options)
-        chosen = choose_method(
-            self, VIEW_METHODS, Swish(int(self.hidden), len(labels)), extras={"exchange": self.exchange}
-        )
+        extras, prior = {"exchange": self.exchange}, read_bounds(self.standardize, sum(widths.values()))
+        chosen = choose_method(self, VIEW_METHODS, build_network(self, len(labels)), extras=extras, prior=prior)
         result = self._run(
             chosen.method,
             given,
@@ -138,7 +146,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         if len({part.shape[0] for part in parts}) > 1:
             raise InputError(f"All views must have the same rows, but they have {[p.shape[0] for p in parts]} rows.")
         X = sp.hstack(parts, format="csr") if any(map(sp.issparse, parts)) else np.hstack(parts)
-        return Swish(int(self.hidden), len(self.labels_)).proba(self.coef_, X)
+        return build_network(self, len(self.labels_)).proba(self.coef_, self._scale_rows(X))
 
     def _name_inputs(self) -> dict[str, int]:
         return dict(self.views_)

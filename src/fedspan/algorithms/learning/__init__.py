@@ -1,5 +1,6 @@
 """Classifiers, trained on samples or on features that are spread over clients."""
 
 from fedspan.algorithms.learning._samples import Limit, Sampling, Steps
+from fedspan.algorithms.learning.scaling import EarlierModel
 
-__all__ = ["Limit", "Sampling", "Steps"]
+__all__ = ["EarlierModel", "Limit", "Sampling", "Steps"]

@@ -1,12 +1,14 @@
 """What the learning algorithms share: step sizes, limits, and a client that holds labelled rows.
 
 Notation: ω (d,) the parameters, f_g the loss summed over part g of the rows (a group, or one function of a problem),
-g = 1..G, N_g its rows, N_i the rows of client i, B the batch that every client draws, without replacement.
-A client sends (N_i/B) Σ over its batch of f_g and ∇f_g; the server sees the sum over the clients, divided by N_g.
+g = 1..G, N_g its rows, N_i the rows of client i, B the batch that every client draws, without replacement; one that has
+fewer rows takes all of them, B_i = min(B, N_i). A client sends (N_i/B_i) Σ over its batch of f_g and ∇f_g; the server
+sees the sum over the clients, divided by N_g: so a client weighs N_i/N, as in (3), whatever its batch is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -14,11 +16,33 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedspan._types import Array, Arrays, Matrix
+from fedspan.algorithms.learning.scaling import (
+    SCALING_REPLAY,
+    SCALING_TASKS,
+    EarlierModel,
+    RowsMemory,
+    Scaling,
+    ScalingClient,
+    find_scaling,
+    scaling_arrays,
+    scaling_from,
+    tell_scaling,
+)
 from fedspan.core.protocol import Ask, Client, Needs, Release, Replay, Round, Sensitivity, Sum, complete, task
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
-from fedspan.numerics.swish import Swish, gradient, gradient_norms, losses, losses_and_slopes, swish, to_floats
+from fedspan.numerics.operators import HeldMatrix
+from fedspan.numerics.swish import (
+    Swish,
+    gradient,
+    gradient_norms,
+    losses,
+    losses_and_slopes,
+    multiply,
+    swish,
+    to_floats,
+)
 from fedspan.privacy.release import HISTOGRAM
 
 DEFAULT_NET = Swish()
@@ -80,6 +104,7 @@ class Opening:
     n: Array  # (G,) N_g
     clients: tuple[str, ...]
     features: tuple[int, ...]  # of all clients together, or of each one if they hold different ones
+    scaling: Scaling | None = None  # of the columns; None: they are taken as they are
 
 
 @dataclass(frozen=True)
@@ -125,6 +150,8 @@ class Samples(Protocol):
     @property
     def class_counts(self) -> Array: ...
     def check(self) -> None: ...
+    def use(self, scaling: Scaling | None) -> None: ...
+    def take(self, at: Array | slice) -> HeldMatrix: ...
     def sums(self, omega: Array, at: Array | slice) -> tuple[Array, Array]: ...
     def losses(self, omega: Array, at: Array | slice) -> Array: ...
     def clipped(self, omega: Array, at: Array, clip: float) -> Array: ...
@@ -158,12 +185,12 @@ class LabelledRows:
         weight: Array | None,
         part: Array | None,
         parts: int,
-        hidden: int,
-        classes: int,
+        net: Swish,
     ) -> None:
         self.X, self.y, self.weight, self.part = X, np.asarray(y), weight, part
         self.n, self.features = X.shape
-        self.parts, self.net = parts, Swish(hidden, classes)
+        self.parts, self.net = parts, net
+        self.scaling: Scaling | None = None
         check_labels(self.n, len(self.y))
 
     @property
@@ -179,30 +206,42 @@ class LabelledRows:
     def check(self) -> None:
         """Refuse rows that are not finite."""
         for start in range(0, self.n, _ROWS_AT_ONCE):
-            check_finite_rows(to_floats(self.X[start : start + _ROWS_AT_ONCE]))
+            check_finite_rows(self.take(slice(start, start + _ROWS_AT_ONCE)))
+
+    def use(self, scaling: Scaling | None) -> None:
+        """Scale the columns like this from now on."""
+        self.scaling = scaling
+
+    def take(self, at: Array | slice) -> HeldMatrix:
+        """The rows `at` as they are."""
+        return to_floats(self.X[at])
+
+    def _scale(self, at: Array | slice) -> HeldMatrix:
+        X = self.take(at)
+        return X if self.scaling is None else self.scaling.apply(X)
 
     def _evaluate(self, omega: Array, at: Array | slice) -> tuple[Array, Array, Array, Array, Array]:
         """X, then the four results of `losses_and_slopes` (losses, E, S, D), of the rows `at`."""
-        X, (W0, W1) = to_floats(self.X[at]), self.net.split(omega)
+        X, (W0, W1) = self._scale(at), self.net.split(omega)
         weight = None if self.weight is None else self.weight[at]
-        return X, *losses_and_slopes(X @ W1.astype(X.dtype, copy=False), W0, self.y[at], weight)
+        return X, *losses_and_slopes(multiply(X, W1), W0, self.y[at], weight)
 
     def sums(self, omega: Array, at: Array | slice) -> tuple[Array, Array]:
         """Σ f_g (G,) and Σ ∇f_g (G, d) over the rows `at`."""
         X, loss, E, S, D = self._evaluate(omega, at)
         if self.part is None:
-            return np.array([loss.sum()]), gradient(X, S, E, D)[None]
+            return np.array([loss.sum()]), gradient(X, S, E, D, self.net.intercept)[None]
         part = self.part[at]
         inside = [np.flatnonzero(part == g) for g in range(self.parts)]
-        grads = [gradient(X[rows], S[rows], E[rows], D[rows]) for rows in inside]
+        grads = [gradient(X[rows], S[rows], E[rows], D[rows], self.net.intercept) for rows in inside]
         return np.bincount(part, weights=loss, minlength=self.parts), np.stack(grads)
 
     def losses(self, omega: Array, at: Array | slice) -> Array:
         """Σ f_g (G,) alone."""
-        X, (W0, W1) = to_floats(self.X[at]), self.net.split(omega)
-        S = swish(X @ W1.astype(X.dtype, copy=False))[0]
+        W0, W1 = self.net.split(omega)
+        S, _ = swish(multiply(self._scale(at), W1))
         weight = None if self.weight is None else self.weight[at]
-        loss, _ = losses(S @ W0.astype(S.dtype, copy=False), self.y[at], weight)
+        loss, _ = losses(multiply(S, W0), self.y[at], weight)
         return np.array([loss.sum()]) if self.part is None else np.bincount(self.part[at], loss, minlength=self.parts)
 
     def clipped(self, omega: Array, at: Array, clip: float) -> Array:
@@ -213,16 +252,15 @@ class LabelledRows:
         """
         with np.errstate(over="ignore", invalid="ignore"):
             X, _, E, S, D = self._evaluate(omega, at)
-            norms = gradient_norms(X, S, E, D)
+            norms = gradient_norms(X, S, E, D, self.net.intercept)
         fine = np.flatnonzero(norms <= _FAR_TOO_LONG * clip)
         factor = np.minimum(1.0, clip / np.maximum(norms[fine], 1e-300))[:, None]
-        return gradient(X[fine], S[fine], E[fine] * factor, D[fine] * factor)
+        return gradient(X[fine], S[fine], E[fine] * factor, D[fine] * factor, self.net.intercept)
 
 
-class SampleClient(Client[None]):
+class SampleClient(ScalingClient):
     """A client that holds samples. `data` is (X, y), (X, y, weight), (X, y, weight, part, parts), or `Samples`."""
 
-    State: ClassVar[type] = type(None)
     needs: ClassVar[Needs] = "labelled"
 
     def __init__(
@@ -234,6 +272,7 @@ class SampleClient(Client[None]):
         clip: float = 0.0,
         rate: float = 0.0,
         simulate: bool = False,
+        intercept: bool = False,
         row_norm: float = 0.0,
     ) -> None:
         clip = row_norm or clip  # a site that protects its rows bounds what each of them says
@@ -241,16 +280,16 @@ class SampleClient(Client[None]):
             X, y, *more = data
             weight = more[0] if more else None
             part, parts = more[1:] if len(more) == 3 else (None, 1)
-            data = LabelledRows(X, y, weight, part, parts, hidden, classes)
+            data = LabelledRows(X, y, weight, part, parts, Swish(hidden, classes, intercept))
         self.rows, self.batch, self.clip, self.rate, self.simulate = data, batch, clip, rate, simulate
-        if batch > data.n and not rate:
-            raise InputError(
-                f"A batch can have at most this client's {data.n} rows, but batch_size is {batch}. Lower batch_size to "
-                f"{data.n}, or leave this client out."
-            )
 
-    def init(self) -> None:
-        return None
+    def recall(self, state: RowsMemory) -> Samples:
+        """The rows, scaled as this client remembers."""
+        self.rows.use(state.scaling)
+        return self.rows
+
+    def raw_blocks(self) -> Iterator[HeldMatrix]:
+        return (self.rows.take(at) for at in self.split_rows())
 
     def draw(self, rng: Streams, size: int) -> Array:
         """The numbers of a batch of rows, drawn without replacement."""
@@ -264,13 +303,13 @@ class SampleClient(Client[None]):
         releases={"n": Sensitivity(0), "features": Sensitivity(0)},
         shows="its number of rows and its number of features",
     )
-    def open(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+    def open(self, state: RowsMemory, arrays: Arrays, rng: Streams) -> tuple[RowsMemory, Arrays]:
         """How many rows each part has, and how many features there are."""
         self.rows.check()
         return state, {"n": self.rows.counts, "features": np.array(self.rows.features)}
 
     @task(releases={"n": Sensitivity(0)}, shows="its number of rows")
-    def tally(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+    def tally(self, state: RowsMemory, arrays: Arrays, rng: Streams) -> tuple[RowsMemory, Arrays]:
         """How many rows there are; with noise, in private runs."""
         return state, {"n": np.array(self.rows.n)}
 
@@ -283,13 +322,13 @@ class SampleClient(Client[None]):
         releases={"n": Sensitivity(0), "loss": None, "grad": None, "bad": None},
         shows="the loss and its gradient, summed over a batch of its rows, and its number of rows",
     )
-    def gradient(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+    def gradient(self, state: RowsMemory, arrays: Arrays, rng: Streams) -> tuple[RowsMemory, Arrays]:
         """(N_i/B) Σ f_g and (N_i/B) Σ ∇f_g over a batch: q_{s,m} of Algorithms 1 and 2, line 4."""
-        n, B = self.rows.n, int(arrays["batch"]) if "batch" in arrays else self.batch
-        whole = B in (0, n)
+        rows, n, B = self.recall(state), self.rows.n, int(arrays["batch"]) if "batch" in arrays else self.batch
+        whole = B == 0 or n <= B
         blocks = self.split_rows() if whole else np.array_split(self.draw(rng, B), -(-B // _ROWS_AT_ONCE))
         with np.errstate(over="ignore", invalid="ignore"):
-            pieces = [self.rows.sums(arrays["omega"], at) for at in blocks]
+            pieces = [rows.sums(arrays["omega"], at) for at in blocks]
         scale = 1.0 if whole else n / B
         loss, grad = (sum(part[1:], start=part[0]) * scale for part in zip(*pieces, strict=True))
         return state, {"n": self.rows.counts, **mark_finite(loss=loss, grad=grad)}
@@ -298,32 +337,35 @@ class SampleClient(Client[None]):
         releases={"n": Sensitivity(0), "loss": None, "bad": None},
         shows="the loss summed over all its rows, and its number of rows",
     )
-    def losses(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+    def losses(self, state: RowsMemory, arrays: Arrays, rng: Streams) -> tuple[RowsMemory, Arrays]:
         """Σ f_g over all rows: one number for each part, so that a constraint can be verified."""
+        rows = self.recall(state)
         with np.errstate(over="ignore", invalid="ignore"):
-            pieces = [self.rows.losses(arrays["omega"], at) for at in self.split_rows()]
+            pieces = [rows.losses(arrays["omega"], at) for at in self.split_rows()]
         return state, {"n": self.rows.counts, **mark_finite(loss=np.sum(pieces, axis=0))}
 
     @task(
         releases={"n": Sensitivity(0), "grad": Sensitivity(1)},
         shows="gradients of a batch of its rows, each cut to a bound, summed, and the size of the batch",
     )
-    def clipped(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+    def clipped(self, state: RowsMemory, arrays: Arrays, rng: Streams) -> tuple[RowsMemory, Arrays]:
         """Σ over a batch of fixed size of ∇f, each of norm at most `clip`: one row changes it by at most `clip`.
 
         The batch is the same share of every client's rows, so the plain sum weighs clients by their samples.
         """
         size = max(1, round(float(arrays["share"]) * self.rows.n))
         at = self.draw(rng, size)
-        return state, {"n": np.array(size), "grad": self.rows.clipped(arrays["omega"], at, self.clip)[None]}
+        return state, {"n": np.array(size), "grad": self.recall(state).clipped(arrays["omega"], at, self.clip)[None]}
 
     @task(releases={"grad": Sensitivity(1)}, shows="gradients of rows drawn in secret, each cut to a bound, summed")
-    def sampled(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+    def sampled(self, state: RowsMemory, arrays: Arrays, rng: Streams) -> tuple[RowsMemory, Arrays]:
         """Σ ∇f over rows that are each in it with probability `rate`, each of norm at most `clip`."""
         n = self.rows.n
         uniform = rng("sample").random(n) if self.simulate else rng.draw_in_secret("sample", n)
         at = np.flatnonzero(uniform < self.rate)
-        return state, {"grad": self.rows.clipped(arrays["omega"], at, self.clip)[None].astype(np.float64)}
+        scaled = RowsMemory(scaling_from(arrays)) if "mean" in arrays else state  # public bounds come with the question
+        grad = self.recall(scaled).clipped(arrays["omega"], at, self.clip)[None]
+        return state, {"grad": grad.astype(np.float64)}
 
 
 def mark_finite(**arrays: Array) -> dict[str, Array]:
@@ -349,24 +391,43 @@ class SampleBased:
     clip: float
     rounds: int
     private: Sampling | None
+    standardize: bool
+    prior: EarlierModel | None
 
     def client_options(self) -> dict[str, float | int | str | bool]:
-        sizes = {"hidden": self.model.hidden, "classes": self.model.classes} if isinstance(self.model, Swish) else {}
+        net = self.model
+        sizes = {"hidden": net.hidden, "classes": net.classes} if isinstance(net, Swish) else {}
+        more = {"intercept": True} if isinstance(net, Swish) and net.intercept else {}
         draw = {"rate": self.private.rate, "simulate": self.private.simulate} if self.private else {}
-        return {**sizes, "batch": self.batch, "clip": self.clip, **draw}
+        return {**sizes, **more, "batch": self.batch, "clip": self.clip, **draw}
 
     def asks(self) -> frozenset[str]:
         """The tasks of the opening and of a batch."""
         if self.private:
             return frozenset({"sampled"})
-        return frozenset({"open", "clipped" if self.clip else "gradient"})
+        return frozenset({"open", "clipped" if self.clip else "gradient"}) | self.scaling_tasks()
+
+    def scaling_tasks(self) -> frozenset[str]:
+        """The tasks by which the scaling of the columns is found or told."""
+        if self.private:
+            return frozenset()
+        if self.prior is not None and self.prior.scaling is not None:
+            return frozenset({"take_scaling"})
+        return SCALING_TASKS if self.standardize else frozenset()
 
     def replay(self) -> Replay | str:
-        """All that is sent is ω, and shares of rows that follow from the sums."""
+        """All that is sent is ω, shares of rows that follow from the sums, and the scaling, which does too."""
         if not isinstance(self.model, Swish):
             return "the sites do not have the model of the job"
+        if self.prior is not None:
+            return "the sites do not have the model that the run starts from"
         told: dict[str, Comparison] = {"omega": CLOSE, "share": CLOSE, "batch": CLOSE}
-        return {task: told if task != "open" else {} for task in self.asks()}
+        tasks = self.asks() - SCALING_TASKS
+        return {**{task: told if task != "open" else {} for task in tasks}, **self.scaling_replay()}
+
+    def scaling_replay(self) -> dict[str, dict[str, Comparison]]:
+        """How the questions about the scaling are compared."""
+        return {task: SCALING_REPLAY[task] for task in self.scaling_tasks()}
 
     def planned(self) -> tuple[Release, ...]:
         """What a private run will release: sums of gradients of rows that are drawn in secret."""
@@ -379,8 +440,10 @@ class SampleBased:
     def opening(self, rng: Streams) -> Round[tuple[Opening, Array]]:
         """N_g, and ω¹."""
         if self.private:
-            p = self.private
-            return Opening(np.array([p.rows]), (), (p.features,)), self.model.start(p.features, rng("start"))
+            if self.standardize and not (self.prior and self.prior.scaling):
+                raise InputError("The scaling of a private run must be known beforehand; give it as prior.")
+            p, scaling = self.private, self.prior.scaling if self.prior else None
+            return Opening(np.array([p.rows]), (), (p.features,), scaling), self.begin(p.features, rng)
         replies = yield from complete(Ask("open", want=Sum("n", "features")))
         clients, features = len(replies.asked), int(replies.total["features"])
         if features % clients:
@@ -389,12 +452,31 @@ class SampleBased:
         if (n < 1).any():
             raise InputError(f"Every part needs at least one row, but part {int(np.argmin(n))} has none at any client.")
         features //= clients
-        return Opening(n, replies.asked, (features,)), self.model.start(features, rng("start"))
+        scaling = yield from self.scale_columns(self.count_rows(n))
+        return Opening(n, replies.asked, (features,), scaling), self.begin(features, rng)
+
+    def count_rows(self, n: Array) -> float:
+        """How many rows there are, from the rows of each part; the functions of a torch model are of all rows each."""
+        return float(n.sum() if isinstance(self.model, Swish) else n.max())
+
+    def scale_columns(self, n: float) -> Round[Scaling | None]:
+        """The scaling of the columns, which is known beforehand, or found by sums; None: there is none."""
+        if self.prior is not None and self.prior.scaling is not None:
+            yield from tell_scaling(self.prior.scaling)
+            return self.prior.scaling
+        return (yield from find_scaling(n)) if self.standardize else None
+
+    def begin(self, features: int, rng: Streams) -> Array:
+        """ω¹: that of an earlier model, or the model's own start."""
+        if self.prior is None or not len(self.prior.omega):
+            return self.model.start(features, rng("start"))
+        return self.prior.omega.copy()
 
     def gather(self, omega: Array, opening: Opening, rng: Streams) -> Round[Sums]:
         """Mean losses and gradients of a batch: lines 3 and 4 of Algorithms 1 and 2. Clients that fail are left out."""
         if self.private:
-            total = (yield Ask("sampled", {"omega": omega}, Sum("grad"))).total
+            known = scaling_arrays(opening.scaling) if opening.scaling else {}
+            total = (yield Ask("sampled", {"omega": omega, **known}, Sum("grad"))).total
             expected = self.private.rate * self.private.rows
             return Sums(opening.n, np.full(1, np.nan), total["grad"] / expected, True)
         if self.clip:

@@ -39,6 +39,7 @@ from fedspan.algorithms.learning._samples import (
     mark_finite,
     mean_loss,
 )
+from fedspan.algorithms.learning.scaling import EarlierModel, RowsMemory
 from fedspan.core.protocol import Ask, Client, Replay, Round, Sensitivity, Server, Sum, task
 from fedspan.core.replay import CLOSE
 from fedspan.core.rng import Streams
@@ -73,6 +74,8 @@ class FedSgd(SampleBased, Server[SgdState]):
     momentum: float = 0.0
     clip: float = 0.0
     private: Sampling | None = None
+    standardize: bool = False
+    prior: EarlierModel | None = None
 
     State = SgdState
 
@@ -135,17 +138,17 @@ class LocalStepsClient(SampleClient):
         releases={"n": Sensitivity(0), "loss": None, "omega": None, "v": None, "bad": None},
         shows="the model's parameters and momentum after its own local steps, its loss, and its number of rows",
     )
-    def local(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+    def local(self, state: RowsMemory, arrays: Arrays, rng: Streams) -> tuple[RowsMemory, Arrays]:
         """E steps from the server's ω, and N_i times where they led. One pass over the rows before any comes again."""
-        omega, v, n = arrays["omega"], arrays["v"], self.rows.n
+        omega, v, n, rows = arrays["omega"], arrays["v"], self.rows.n, self.recall(state)
         rate, momentum, l2 = (float(arrays[name]) for name in ("rate", "momentum", "l2"))
-        E, B = int(arrays["steps"]), self.batch or n
+        E, B = int(arrays["steps"]), min(self.batch or n, n)
         passes = -(-E * B // n) + 1
         order = np.concatenate([rng(f"pass {k}").permutation(n) for k in range(passes)])
         total = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for k in range(E):
-                loss, grad = self.rows.sums(omega, order[k * B : (k + 1) * B])
+                loss, grad = rows.sums(omega, order[k * B : (k + 1) * B])
                 g = grad.sum(axis=0) / B + 2 * l2 * omega
                 v = momentum * v + g
                 omega = omega - rate * v
@@ -176,12 +179,14 @@ class FedAvg(FedSgd):
             )
 
     def asks(self) -> frozenset[str]:
-        return frozenset({"open", "local"})
+        return frozenset({"open", "local"}) | self.scaling_tasks()
 
     def replay(self) -> Replay | str:
         known = super().replay()
         told = ("omega", "v", "rate", "momentum", "l2", "steps")
-        return known if isinstance(known, str) else {"open": {}, "local": dict.fromkeys(told, CLOSE)}
+        if isinstance(known, str):
+            return known
+        return {"open": {}, "local": dict.fromkeys(told, CLOSE), **self.scaling_replay()}
 
     def round(self, state: SgdState, rng: Streams) -> Round[SgdState]:
         t = state.t + 1

@@ -47,6 +47,7 @@ from fedspan.algorithms.learning._samples import (
     check_steps,
     mean_loss,
 )
+from fedspan.algorithms.learning.scaling import EarlierModel
 from fedspan.core.protocol import Round, Server
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -111,6 +112,8 @@ class Ssca(SampleBased, Server[SscaState]):
     paper: bool = False
     clip: float = 0.0
     private: Sampling | None = None
+    standardize: bool = False
+    prior: EarlierModel | None = None
 
     State = SscaState
 

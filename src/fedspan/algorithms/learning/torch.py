@@ -21,7 +21,9 @@ import scipy.sparse as sp
 from fedspan._types import Array, Matrix
 from fedspan.algorithms._pytorch import import_torch
 from fedspan.algorithms.learning._samples import Limit, check_finite_rows, check_labels
+from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.errors import InputError
+from fedspan.numerics.operators import HeldMatrix
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,6 +131,7 @@ class TorchRows:
     def __init__(self, model: TorchModel, X: Matrix, y: Array, extra: Array | None = None) -> None:
         self.model, self.X, self.y, self.extra = model, X, np.asarray(y), extra
         self.n, self.features = X.shape[0], X.shape[1]
+        self.scaling: Scaling | None = None
         check_labels(self.n, len(self.y))
 
     @property
@@ -141,6 +144,14 @@ class TorchRows:
         """How many rows each class has, up to the largest that this client holds."""
         return np.bincount(self.y)
 
+    def use(self, scaling: Scaling | None) -> None:
+        """Scale the columns like this from now on."""
+        self.scaling = scaling
+
+    def take(self, at: Array | slice) -> HeldMatrix:
+        """The rows `at` as they are."""
+        return self.X[at]
+
     def check(self) -> None:
         """Refuse rows that are not finite."""
         if self.X.dtype.kind == "f":
@@ -149,7 +160,8 @@ class TorchRows:
     def _batch(self, at: Array | slice) -> tuple[Tensor, ...]:
         torch = import_torch(_PURPOSE)
         more = () if self.extra is None else (torch.as_tensor(self.extra[at]),)
-        return self.model.to_tensor(self.X[at]), torch.as_tensor(self.y[at]), *more
+        X = self.X[at] if self.scaling is None else self.scaling.apply(self.X[at])
+        return self.model.to_tensor(X), torch.as_tensor(self.y[at]), *more
 
     def _totals(self, omega: Tensor, X: Tensor, *labels: Tensor) -> Iterator[Tensor]:
         outputs = self.model.call(omega, X)

@@ -13,16 +13,18 @@ every client sees them too. exchange="sum": the server asks for Σ h_i and for t
 in its own place, zeros elsewhere; that of the head from the first client), so that nobody sees one client's h_i under
 secure aggregation. Both add up in the order of client ids, and agree to the bit. A client never sees the weights ω_j
 of another: with them, its h_j would be equations for its features. The server does not see labels; the head's gradient
-is computed by the first client (line 5).
+is computed by the first client (line 5). With `standardize` every client scales its columns by itself, and the server
+is told the means and deviations of the columns, which are part of the model; and the sum of ‖z‖², for the factor.
 
 What differs from the paper: ω_i is sent by a message to each client, h_i through the server instead of from client to
-client. A pass over all rows (closing rounds) goes in blocks of rows.
+client. A pass over all rows (closing rounds) goes in blocks of rows. Intercepts of the hidden cells stand after the
+last client's weights, and are its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -37,13 +39,15 @@ from fedspan.algorithms.learning._samples import (
     check_labels,
     mark_finite,
 )
+from fedspan.algorithms.learning.scaling import EarlierModel, Scaling, scaling_arrays, sum_columns, sum_squares
 from fedspan.algorithms.learning.sgd import FedSgd
 from fedspan.algorithms.learning.ssca import Ssca
 from fedspan.core.protocol import PUBLIC, Ask, Client, Each, Needs, Replay, Round, Sum, complete, task
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
-from fedspan.numerics.swish import Swish, losses_and_slopes, to_floats
+from fedspan.numerics.operators import HeldMatrix
+from fedspan.numerics.swish import Swish, layer_gradient, losses_and_slopes, multiply, to_floats
 
 _VERTICAL_RHO, _VERTICAL_GAMMA = Steps(0.9, 0.1, hold=800, tail=0.5), Steps(0.5, 0.1, hold=800, tail=0.8)
 _ROWS_OF_A_PASS = 5000  # in one exchange, when all rows are looked at
@@ -53,9 +57,10 @@ _ROWS_OF_A_PASS = 5000  # in one exchange, when all rows are looked at
 class Block:
     """What a client remembers: the weights of its features, and where they stand among all."""
 
-    omega: Array | None = None  # (P_i, J)
+    omega: Array | None = None  # (P_i, J), and a row more for the client that has the intercepts
     first: int = 0
     features: int = 0
+    scaling: Scaling | None = None  # of its columns
 
 
 class FeatureClient(Client[Block]):
@@ -69,10 +74,11 @@ class FeatureClient(Client[Block]):
         data: tuple[Matrix, Array] | tuple[Matrix, Array, Array],
         hidden: int = 0,
         classes: int = 0,
+        intercept: bool = False,
     ) -> None:
         self.X, self.y = data[:2]
         self.weight = data[2] if len(data) == 3 else None
-        self.net = Swish(hidden, classes)
+        self.net = Swish(hidden, classes, intercept)
         check_labels(self.X.shape[0], len(self.y))
 
     def init(self) -> Block:
@@ -87,14 +93,45 @@ class FeatureClient(Client[Block]):
     @task(releases={}, shows="")
     def take(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Remember ω_i: line 3."""
-        return Block(arrays["omega"], int(arrays["first"]), int(arrays["features"])), {}
+        return replace(state, omega=arrays["omega"], first=int(arrays["first"]), features=int(arrays["features"])), {}
+
+    @task(
+        releases={"mean": None, "deviation": None, "length2": None},
+        shows="the mean and deviation of each of its columns, and the sum of the squared lengths of its scaled rows",
+    )
+    def scale_own_columns(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
+        """μ and σ of its columns (0 if constant), among zeros for all others, and its part of Σ‖z‖²."""
+        scaling = _scale(to_floats(self.X))
+        length2 = float(np.square(scaling.apply(to_floats(self.X)), dtype=np.float64).sum())
+        mean, deviation = np.zeros((2, state.features))
+        own = slice(state.first, state.first + self.X.shape[1])
+        mean[own], deviation[own] = scaling.mean, scaling.deviation
+        return replace(state, scaling=scaling), {"mean": mean, "deviation": deviation, "length2": np.array(length2)}
+
+    @task(releases={}, shows="")
+    def take_length(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
+        """Remember the common factor, by the mean ‖z‖² over all clients."""
+        if state.scaling is None:
+            raise InputError("This client has not scaled its columns: 'scale_own_columns' must be asked first.")
+        return replace(state, scaling=state.scaling.with_length(float(arrays["length2"]))), {}
+
+    @task(releases={}, shows="")
+    def take_scaling(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
+        """Remember how all columns are scaled, of which its own are a part."""
+        own = slice(state.first, state.first + self.X.shape[1])
+        scaling = Scaling(arrays["mean"][own], arrays["slope"][own], float(arrays["bound"]))
+        return replace(state, scaling=scaling), {}
+
+    def _take_rows(self, state: Block, rows: Array) -> HeldMatrix:
+        X = to_floats(self.X[rows])
+        return X if state.scaling is None else state.scaling.apply(X)
 
     @task(releases={"h": None}, shows="for each row of a batch what its features contribute to the hidden cells")
     def forward(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """h_i of the batch: line 4."""
-        X = to_floats(self.X[arrays["rows"]])
+        X = self._take_rows(state, arrays["rows"])
         with np.errstate(over="ignore", invalid="ignore"):
-            h = np.asarray(X @ _require_weights(state).astype(X.dtype, copy=False), dtype=np.float64)
+            h = np.asarray(multiply(X, _require_weights(state)), dtype=np.float64)
         h = np.nan_to_num(h, nan=1e300, posinf=1e300, neginf=-1e300)  # the head will see that it is too large
         return state, {"h": h}
 
@@ -114,18 +151,19 @@ class FeatureClient(Client[Block]):
         """Σ f and Σ ∇ω_0 over the batch: line 5, (20). The first client computes it, the others add zeros."""
         if state.first > 0:
             classes = self.net.classes
-            zeros = {"loss": np.zeros(1), "head": np.zeros((self.net.hidden, classes))}
+            zeros = {"loss": np.zeros(1), "head": np.zeros((self.net.hidden + self.net.intercept, classes))}
             return state, mark_finite(**zeros)
         loss, E, S, _ = self._evaluate(arrays)
         with np.errstate(over="ignore", invalid="ignore"):
-            return state, mark_finite(loss=np.array([loss.sum()]), head=S.T @ E)
+            return state, mark_finite(loss=np.array([loss.sum()]), head=layer_gradient(S, E, self.net.intercept))
 
     @task(releases={"block": None}, shows="the gradient of its own part of the parameters, summed over a batch")
     def backward(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Σ ∇ω_i over the batch: line 6, (21)."""
         D = self._evaluate(arrays)[3]
-        X = to_floats(self.X[arrays["rows"]])
-        grad = np.asarray(X.T @ D.astype(X.dtype, copy=False), dtype=np.float64)
+        X = self._take_rows(state, arrays["rows"])
+        last = len(_require_weights(state)) > X.shape[1]
+        grad = np.asarray(layer_gradient(X, D.astype(X.dtype, copy=False), last), dtype=np.float64)
         return state, {"block": mark_finite(grad=grad)["grad"]}
 
     @task(releases={"block": None}, shows="the gradient of its own part of the parameters, summed over a batch")
@@ -133,8 +171,16 @@ class FeatureClient(Client[Block]):
         """The same among zeros for all other features, so that a sum puts the blocks together."""
         _, reply = self.backward(state, arrays, rng)
         whole = np.zeros((state.features, self.net.hidden))
-        whole[state.first : state.first + self.X.shape[1]] = reply["block"]
+        whole[state.first : state.first + len(reply["block"])] = reply["block"]
         return state, {"block": whole}
+
+
+def _scale(X: HeldMatrix) -> Scaling:
+    """The scaling of one client's own columns, before the common factor is known."""
+    n = X.shape[0]
+    mean, unit = sum_columns(X) / n, sum_columns(abs(X)) / n
+    unit[unit == 0] = 1.0
+    return Scaling.of(mean, unit * np.sqrt(sum_squares(X, mean, unit) / n), unit)
 
 
 def _require_weights(state: Block) -> Array:
@@ -151,9 +197,12 @@ class FeatureBased:
     model: Swish
     batch: int
     exchange: str
+    standardize: bool
+    prior: EarlierModel | None
 
     def client_options(self) -> dict[str, float | int | str | bool]:
-        return {"hidden": self.model.hidden, "classes": self.model.classes}
+        more = {"intercept": True} if self.model.intercept else {}
+        return {"hidden": self.model.hidden, "classes": self.model.classes, **more}
 
     @property
     def block_task(self) -> str:
@@ -161,15 +210,31 @@ class FeatureBased:
         return "backward" if self.exchange == "each" else "backward_in_place"
 
     def asks(self) -> frozenset[str]:
-        return frozenset({"open", "take", "forward", "head", self.block_task})
+        return frozenset({"open", "take", "forward", "head", self.block_task}) | self.scaling_tasks()
+
+    def scaling_tasks(self) -> frozenset[str]:
+        """The tasks by which the scaling of the columns is found or told."""
+        if self.prior is not None and self.prior.scaling is not None:
+            return frozenset({"take_scaling"})
+        return frozenset({"scale_own_columns", "take_length"}) if self.standardize else frozenset()
 
     def replay(self) -> Replay | str:
         """The rows of a batch follow from the seed, H is a sum, ω_i goes to its client only."""
         if self.exchange == "each":
             return "with exchange='each' every client's own contribution is passed on, not a sum"
+        if self.prior is not None:
+            return "the sites do not have the model that the run starts from"
         take: dict[str, Comparison] = {"omega": CLOSE, "first": CLOSE, "features": CLOSE}
         seen: dict[str, Comparison] = {"rows": CLOSE, "H": CLOSE, "W0": CLOSE}
-        return {"open": {}, "take": take, "forward": {"rows": CLOSE}, "head": seen, self.block_task: seen}
+        scaled: dict[str, dict[str, Comparison]] = {"scale_own_columns": {}, "take_length": {"length2": CLOSE}}
+        return {
+            "open": {},
+            "take": take,
+            "forward": {"rows": CLOSE},
+            "head": seen,
+            self.block_task: seen,
+            **(scaled if self.standardize else {}),
+        }
 
     def opening(self, rng: Streams) -> Round[tuple[Opening, Array]]:
         """N, the features of every client, and ω¹."""
@@ -182,17 +247,43 @@ class FeatureBased:
                     f"All clients must have the same rows, but client {first!r} has {n} and client {client!r} has "
                     f"{count}. Match the rows by their ids first."
                 )
-        if self.batch > n:
-            raise InputError(
-                f"A batch can have at most the {n} rows, but batch_size is {self.batch}. Lower batch_size."
-            )
         features = tuple(int(arrays["features"]) for arrays in each.values())
-        return Opening(np.array([n]), tuple(each), features), self.model.start(sum(features), rng("start"))
+        opening = Opening(np.array([n]), tuple(each), features)
+        prior = self.prior
+        started = self.model.start(sum(features), rng("start"))
+        omega = prior.omega.copy() if prior is not None and len(prior.omega) else started
+        return replace(opening, scaling=(yield from self._scale_columns(omega, opening))), omega
+
+    def _scale_columns(self, omega: Array, opening: Opening) -> Round[Scaling | None]:
+        """The scaling of all columns, in the order of the clients; None: there is none."""
+        known, clients = self.prior.scaling if self.prior is not None else None, opening.clients
+        if known is None and not self.standardize:
+            return None
+        yield from self._tell_weights(omega, opening)  # and with them where each client's columns stand
+        if known is not None:
+            yield from complete(Ask("take_scaling", scaling_arrays(known), to=clients))
+            return known
+        P = sum(opening.features)
+        want = Sum("mean", "deviation", "length2")
+        total = (yield from complete(Ask("scale_own_columns", want=want, to=clients))).total
+        scaling = Scaling.of(total["mean"][:P], total["deviation"][:P], np.zeros(P))
+        length2 = total["length2"] / float(opening.n[0])
+        yield from complete(Ask("take_length", {"length2": length2}, to=clients))
+        return scaling.with_length(float(length2))
+
+    def _tell_weights(self, omega: Array, opening: Opening) -> Round[None]:
+        """ω_i to every client: line 3. The last one has the intercepts, too."""
+        _, W1 = self.model.split(omega)
+        first = np.cumsum([0, *opening.features])
+        last = [*first[1:-1], len(W1)]
+        for client, start, end in zip(opening.clients, first, last, strict=False):
+            told = {"omega": W1[start:end], "first": np.array(start), "features": np.array(len(W1))}
+            yield from complete(Ask("take", told, to=(client,)))
 
     def gather(self, omega: Array, opening: Opening, rng: Streams) -> Round[Sums]:
         """Mean loss and gradient of a batch: lines 3 to 6 of Algorithms 3 and 4."""
         n = int(opening.n[0])
-        if self.batch in (0, n):
+        if self.batch == 0 or self.batch >= n:
             return (yield from self.gather_all(omega, opening))
         rows = np.sort(rng("batch").choice(n, self.batch, replace=False))
         return (yield from self._pass(omega, opening, [rows], True))
@@ -202,11 +293,8 @@ class FeatureBased:
         return (yield from self._pass(omega, opening, _split_rows(int(opening.n[0])), gradients))
 
     def _pass(self, omega: Array, opening: Opening, batches: Iterable[Array], gradients: bool) -> Round[Sums]:
-        W0, W1 = self.model.split(omega)
-        at, P = np.cumsum([0, *opening.features]), sum(opening.features)
-        for i, client in enumerate(opening.clients):  # line 3
-            told = {"omega": W1[at[i] : at[i + 1]], "first": np.array(at[i]), "features": np.array(P)}
-            yield from complete(Ask("take", told, to=(client,)))
+        W0, _ = self.model.split(omega)
+        yield from self._tell_weights(omega, opening)
         loss, grad, count = np.zeros(1), np.zeros_like(omega), 0
         for rows in batches:
             h = yield from complete(Ask("forward", {"rows": rows}, self._want("h"), opening.clients))  # line 4

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._files import write_whole
@@ -18,7 +19,7 @@ from fedspan.numerics.swish import Swish
 _OPSET, _IR = 18, 9  # old enough for runtimes of 2023, and all that is used here is in them
 
 
-def pca_to_sklearn(model: FederatedEstimator) -> Any:
+def pca_to_sklearn(model: FederatedEstimator) -> BaseEstimator:
     """A fitted `PCA`; behind a `StandardScaler` in a `Pipeline` if the model scales, which PCA itself cannot."""
     from sklearn.decomposition import PCA
 
@@ -32,7 +33,7 @@ def pca_to_sklearn(model: FederatedEstimator) -> Any:
     return _add_scaling(model, "pca", pca, model.mean_)
 
 
-def personal_to_sklearn(model: FederatedEstimator, i: int) -> Any:
+def personal_to_sklearn(model: FederatedEstimator, i: int) -> BaseEstimator:
     """One client's own components as a fitted `PCA`. Its variances are NaN: the client never told them."""
     from sklearn.decomposition import PCA
 
@@ -48,7 +49,7 @@ def personal_to_sklearn(model: FederatedEstimator, i: int) -> Any:
     return _add_scaling(model, "pca", pca, model.means_[i])
 
 
-def svd_to_sklearn(model: FederatedEstimator) -> Any:
+def svd_to_sklearn(model: FederatedEstimator) -> BaseEstimator:
     """A fitted `TruncatedSVD`, behind a `StandardScaler` that does not centre if the model scales.
 
     It has no `explained_variance_`: scikit-learn means a variance around the mean there, and no mean was computed.
@@ -98,26 +99,52 @@ def projection_to_onnx(model: FederatedEstimator, path: str | os.PathLike[str]) 
 def network_to_onnx(model: FederatedEstimator, inputs: dict[str, int], path: str | os.PathLike[str]) -> None:
     """`predict` and `predict_proba` as a graph of float64: inputs (n, width) by name → label, probabilities."""
     helper = _load_onnx_helper()
-    W0, W1 = Swish(int(model.hidden), len(model.labels_)).split(model.coef_)
+    net = Swish(int(model.hidden), len(model.labels_), bool(model.intercept))
+    W0, W1 = net.split(model.coef_)
     labels = np.array(model.labels_)
     kind = np.dtype(object) if labels.dtype.kind == "U" else labels.dtype
     # Names with a slash: those of views are the users' own.
     nodes = [helper.make_node("Concat", list(inputs), ["/rows"], axis=1)] if len(inputs) > 1 else []
     rows = "/rows" if nodes else next(iter(inputs))
+    arrays = {"/one": np.array(1.0), "/classes": labels.astype(kind)}
+    if model.scaling_ is not None:
+        how = model.scaling_
+        arrays |= {"/mean": how.mean, "/slope": how.slope, "/low": np.array(-how.bound), "/high": np.array(how.bound)}
+        nodes += [
+            helper.make_node("Sub", [rows, "/mean"], ["/centered"]),
+            helper.make_node("Mul", ["/centered", "/slope"], ["/scaled"]),
+            helper.make_node("Max", ["/scaled", "/low"], ["/cut below"]),
+            helper.make_node("Min", ["/cut below", "/high"], ["/Z"]),
+        ]
+        rows = "/Z"
+    nodes += _add_layer(helper, arrays, rows, W1, 1, "/H", net.intercept)
     nodes += [
-        helper.make_node("MatMul", [rows, "/W1"], ["/H"]),
         # Swish as h/(1+e^-h): onnxruntime up to 1.24 takes h·sigmoid(h) for a node that it has not got for doubles.
         helper.make_node("Neg", ["/H"], ["/minus"]),
         helper.make_node("Exp", ["/minus"], ["/falling"]),
         helper.make_node("Add", ["/falling", "/one"], ["/below"]),
         helper.make_node("Div", ["/H", "/below"], ["/S"]),
-        helper.make_node("MatMul", ["/S", "/W0"], ["/outputs"]),
+        *_add_layer(helper, arrays, "/S", W0, 0, "/outputs", net.intercept),
         helper.make_node("Softmax", ["/outputs"], ["probabilities"], axis=1),
         helper.make_node("ArgMax", ["probabilities"], ["/place"], axis=1, keepdims=0),
         helper.make_node("Gather", ["/classes", "/place"], ["label"]),
     ]
-    arrays = {"/W1": W1, "/W0": W0, "/one": np.array(1.0), "/classes": labels.astype(kind)}
     _write(path, model, nodes, arrays, inputs, {"label": (kind, None), "probabilities": (np.float64, len(labels))})
+
+
+def _add_layer(
+    helper: Any, arrays: dict[str, Array], inputs: str, W: Array, number: int, output: str, intercept: bool
+) -> list[Any]:
+    """The nodes of one layer, whose weights are put among the arrays; with intercepts, the last row of W is added."""
+    if not intercept:
+        arrays[f"/W{number}"] = W
+        return [helper.make_node("MatMul", [inputs, f"/W{number}"], [output])]
+    arrays |= {f"/W{number}": W[:-1], f"/b{number}": W[-1]}
+    product = f"{output} without intercepts"
+    return [
+        helper.make_node("MatMul", [inputs, f"/W{number}"], [product]),
+        helper.make_node("Add", [product, f"/b{number}"], [output]),
+    ]
 
 
 def _load_onnx_helper() -> Any:

@@ -14,15 +14,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
 from fedspan.algorithms.learning.count_samples import CountClasses
+from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.core.run import Result
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.estimators._bases.export import network_to_onnx
 from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, FederatedEstimator, FitOptions
 from fedspan.estimators._options.classifier_methods import ChosenMethod
 from fedspan.estimators.launch import warn_caller
+from fedspan.numerics.operators import HeldMatrix
 from fedspan.numerics.surrogate import CERTIFIED
+from fedspan.numerics.swish import to_floats
 
-OF_CLASSIFIERS = ("coef_", "labels_", "verified_", *OF_TABLES, *OF_RUN)  # what both of them learn
+OF_CLASSIFIERS = ("coef_", "labels_", "scaling_", "verified_", *OF_TABLES, *OF_RUN)  # what both of them learn
 
 
 class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
@@ -39,6 +42,10 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         check_is_fitted(self)
         network_to_onnx(self, self._name_inputs(), path)
 
+    def _scale_rows(self, X: HeldMatrix) -> HeldMatrix:
+        """Raw rows as the network takes them."""
+        return X if self.scaling_ is None else self.scaling_.apply(to_floats(X))
+
     @abstractmethod
     def _name_inputs(self) -> dict[str, int]:
         """The inputs of the network by name, and how many features each has."""
@@ -53,6 +60,7 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         """Keep what a run learned, and warn of what it did not reach."""
         state = result.state
         self.coef_, self.labels_ = chosen.method.estimate(state), labels
+        self.scaling_: Scaling | None = state.opening.scaling
         kept = self._verify_limits(chosen, result)
         if chosen.limits and state.gap > CERTIFIED:
             _warn(

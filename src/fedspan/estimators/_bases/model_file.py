@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TypedDict
 
 from fedspan._types import Array
+from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.core.checkpoint import build, load_tree
 from fedspan.errors import CheckpointError
 from fedspan.estimators.parameters import parameters_of
@@ -55,6 +56,7 @@ class LearnedValues(TypedDict, total=False):
     parameters_: object  # of torch modules, which refuse what does not fit
     preparation_: dict[str, object] | None
     scale_: Array
+    scaling_: Scaling | None
     seed_: int
     shared_components_: Array
     shared_part_: dict[str, object]

@@ -10,7 +10,9 @@ import numpy as np
 
 from fedspan._types import Array
 from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca, VerticalSgd, VerticalSsca
+from fedspan.algorithms.learning import EarlierModel
 from fedspan.algorithms.learning.count_samples import CountSamples
+from fedspan.algorithms.learning.scaling import LENGTH2, Scaling
 from fedspan.algorithms.learning.torch import TorchModel
 from fedspan.algorithms.spectral.private_bounds import Bounds
 from fedspan.core.ledger import Counted, Ledger, Note
@@ -57,6 +59,11 @@ class LossParameters:
         default=100, metadata=about("Rows that are drawn in each round.", least=1, example=100)
     )
     rounds: int = field(default=1000, metadata=ROUNDS)
+    standardize: bool | Sequence[Any] = field(
+        default=True,
+        metadata=about("Whether to scale the columns by their means and deviations."),
+    )
+    intercept: bool = field(default=True, metadata=about("Whether both layers of the network have intercepts."))
     l2: float = field(default=1e-5, metadata=about("The weight λ of ‖ω‖² in the objective.", least=0))
     cost_limit: float | None = field(
         default=None,
@@ -118,6 +125,28 @@ class ChosenMethod:
     limits: tuple[NamedLimit, ...]
 
 
+def build_network(asked: LossParameters, classes: int) -> Swish:
+    """The built-in network of that many classes."""
+    length2 = 0.0 if asked.standardize is False else LENGTH2
+    return Swish(int(asked.hidden), classes, bool(asked.intercept), length2)
+
+
+def read_bounds(standardize: bool | Sequence[Any], features: int) -> EarlierModel | None:
+    """The scaling from public bounds, if they are given in place of True or False."""
+    if isinstance(standardize, bool | np.bool_):
+        return None
+    try:
+        low, high = (np.broadcast_to(np.asarray(side, dtype=np.float64), (features,)) for side in standardize)
+    except (TypeError, ValueError):
+        raise InputError(
+            "standardize must be True, False, or a pair (lower, upper) of public bounds, each a number or one for each "
+            f"of the {features} columns, but is {standardize!r}."
+        ) from None
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
+        raise InputError("The public bounds in standardize must be finite, each lower one at most the upper one.")
+    return EarlierModel(np.zeros(0), Scaling.of_bounds(low, high))
+
+
 @dataclass(frozen=True)
 class PrivateMethod:
     """A method that keeps a promise of privacy, the plan of its noise, and about how many rows there are.
@@ -152,6 +181,7 @@ def choose_method(
     network: Swish | TorchModel,
     limits: Sequence[NamedLimit] = (),
     extras: Mapping[str, object] | None = None,
+    prior: EarlierModel | None = None,
 ) -> ChosenMethod:
     """The method with all its options; what it cannot do is refused. `extras` are options of one kind of client."""
     method = known[asked.method] if isinstance(asked.method, str) else asked.method
@@ -167,7 +197,10 @@ def choose_method(
         "batch": asked.batch_size or 0,
         "rounds": int(asked.rounds),
         "l2": float(asked.l2),
+        "standardize": asked.standardize is not False and isinstance(network, Swish),
     }
+    if prior is not None:
+        options["prior"] = prior
     if asked.cost_limit is not None:
         limits.append(NamedLimit(Limit(float(asked.cost_limit)), f"cost ≤ {asked.cost_limit:g}"))
         options["objective"] = "norm"
@@ -218,6 +251,12 @@ def build_private_method(
         raise InputError("privacy is for methods without limits, because losses have no known sensitivity.")
     if not isinstance(method.model, Swish):
         raise InputError("privacy is for the built-in network: the gradients of others are not bounded.")
+    if method.standardize and method.prior is None:
+        raise InputError(
+            "With privacy the columns cannot be scaled by their exact means and deviations, which tell about single "
+            "rows. Give public bounds of the columns, standardize=(lower, upper), or take them as they are, "
+            "standardize=False."
+        )
     if method.batch == 0 or asked.participation is not None:
         raise InputError("privacy needs a batch_size and all clients in every round; leave participation out.")
     if not isinstance(dp.row_norm, int | float) or dp.center is not None:
