@@ -64,6 +64,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         width: Columns of krylov's first block; "auto" is several times n_components, for few rounds: about half of
             those of None, the narrow form. Such a run opens with a sum of random mixes of the clients' leading
             eigenvectors. Without `secure` the server sees each client's mix, and so its leading subspace.
+        angle_tol: Stop when the components are this near to the exact ones, as an angle in radians (krylov): when
+            `angle_bound_` is at most that, whatever `tol` is. Not with bits="auto", width=None or a warm start.
         participation: How many clients take part in each round (fedpower), as a `Participation`; None: all.
         privacy: The differential privacy to keep, or None to add no noise. `RowDP(epsilon, delta, row_norm)` is a
             guarantee for every single row; `PaperDP` is FedPower's own noise, to reproduce its tables.
@@ -89,6 +91,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         rest_: Σ rᵢ, Σ rᵢ², Σ rᵢ³ over the shares rᵢ of the variance that are left out, for `spe_limit`; None if the
             solver does not know them (`gram` does).
         n_features_in_, feature_names_in_, n_samples_, n_clients_: What the model was fitted on.
+        angle_: About how far the space of the components is from the exact one, as the sine of the largest angle;
+            nan if the solver does not know.
+        angle_bound_: The most that it should be: twice `angle_`, and nan unless two rounds agree. It holds with high
+            probability over the random start, and is not proved.
+        component_angles_: (k,), the same bound for each component by itself; inf where it cannot be told from another.
         n_rounds_, converged_: How the run ended.
         history_: A dict for every round.
         ledger_: Bytes, seconds, rounds, who took part, ε spent: see `Ledger`.
@@ -116,6 +123,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         "basis_",
         "basis_variance_ratio_",
         "rest_",
+        "angle_",
+        "angle_bound_",
+        "component_angles_",
         *OF_TABLES,
         *OF_RUN,
     )
@@ -186,9 +196,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         self.n_clients_ = len(data)
         self._keep_run(result)
         # A solver may stop because it gets no further; converged means that tol was met, if the violation is known.
-        self.converged_ = result.converged and (self.tol == 0 or not result.state.kkt > self.tol)
+        if self.angle_tol is None:
+            self.converged_ = result.converged and (self.tol == 0 or not result.state.kkt > self.tol)
+        else:
+            self.converged_ = result.converged and bool(self.angle_bound_ <= self.angle_tol)
         if not self.converged_ and self.tol > 0:
             self._warn_of_accuracy(result)
+        elif self.converged_:
+            self._warn_if_undetermined(result)
         return self
 
     def _learn(self, result: Result[SpectralState], dtype: str | None) -> None:
@@ -214,6 +229,28 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         self.mean_, self.scale_ = moments.mean.astype(kind), moments.scale.astype(kind)
         self.basis_, self.basis_variance_ratio_ = _find_basis(state, Z, theta, total)
         self.n_samples_ = moments.n
+        self._keep_angles(state.known_angles(), k)
+
+    def _keep_angles(self, angles: Array | None, kept: int) -> None:
+        """What is known of how far the components are from the exact ones."""
+        known = np.full(kept, np.nan) if angles is None else angles[:kept]
+        with np.errstate(invalid="ignore"):
+            self.component_angles_ = 2 * (known + np.append(0.0, known[:-1]))
+        self.angle_ = float(known[-1]) if np.isfinite(known[-1]) else np.nan
+        self.angle_bound_ = 2 * self.angle_
+
+    def _warn_if_undetermined(self, result: Result[SpectralState]) -> None:
+        """The last components are not determined if the next one has the same variance, as far as can be told."""
+        gap, theta = result.metrics.get("gap", np.nan), result.state.theta
+        limit = max(2 * result.state.kkt * result.state.moments.trace, 1e-9 * float(theta[-1]))
+        if not gap <= limit or len(theta) != len(self.components_):
+            return
+        first, k = int(np.sum(theta > theta[-1] + limit)) + 1, len(theta)
+        which = f"Component {k} is" if first == k else f"Components {first} to {k} are"
+        warn_caller(
+            f"{which} not determined: the next component has the same variance as far as tol={self.tol:g} can tell, so "
+            "any mixture of them would do as well. Use fewer components, or more; or lower tol."
+        )
 
     def _warn_of_accuracy(self, result: Result[SpectralState]) -> None:
         reached = [f"{name} {value:.2g}" for name, value in result.metrics.items() if name in _ACCURACIES]

@@ -20,12 +20,15 @@ from fedspan.estimators.parameters import parameters_of
 class LearnedValues(TypedDict, total=False):
     """All that models learn, by attribute."""
 
+    angle_: float
+    angle_bound_: float
     basis_: Array
     basis_variance_ratio_: Array
     bounds_: Array | None
     client_names_: list[str]
     coef_: Array
     common_: Array
+    component_angles_: Array
     components_: Array | None
     converged_: bool
     correlations_: Array
