@@ -8,11 +8,13 @@ written to that file; lines of shell are run there.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from hashlib import shake_256
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,37 @@ from sybil import Document, Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
 
+from fedspan.privacy import keyring
+
 ROOT = Path(__file__).resolve().parent
+DRAW_SECRET = keyring.draw_secret  # the operating system's
+
+
+class FixedNoise:
+    """Noise of private runs in tests: it follows from the test's name, so that no test fails by chance.
+
+    With another FEDSPAN_NOISE_SEED in the environment it is other noise: run a test with many of them to see how near
+    it is to failing.
+    """
+
+    def __init__(self) -> None:
+        self.begin("")
+
+    def begin(self, test: str) -> None:
+        self.name = f"{os.environ.get('FEDSPAN_NOISE_SEED', '')} {test}"
+        self.numbers = itertools.count()
+
+    def draw(self, size: int) -> bytes:
+        return shake_256(f"{self.name} {next(self.numbers)}".encode()).digest(size)
+
+
+_NOISE = FixedNoise()
+keyring.draw_secret = _NOISE.draw
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _NOISE.begin(item.nodeid)
 
 
 def _write(example: Example) -> str | None:

@@ -196,7 +196,7 @@ def measure_bits(seed: int) -> Iterator[str]:
     """Rows of the table of bytes."""
     channel = Channel(up=pack(), down=pack())
     for name, clients in make_problems(seed):
-        plain, secure = (
+        plain, secure, verified = (
             run(
                 Krylov(k=K, tol=1e-6, rounded=True),
                 InProcess(clients),
@@ -205,14 +205,16 @@ def measure_bits(seed: int) -> Iterator[str]:
                 channel=channel,
                 secure=protection,
             )
-            for protection in (None, Secure())
+            for protection in (None, Secure(), Secure(verified=True))
         )
         asked = sum(isinstance(e, Exchange) and e.task == "multiply_on_grid" for e in secure.ledger.events)
-        up, both = (
-            sum(getattr(secure.ledger, link) for link in links) / sum(getattr(plain.ledger, link) for link in links)
+        ratios = [
+            sum(getattr(one.ledger, link) for link in links) / sum(getattr(plain.ledger, link) for link in links)
+            for one in (secure, verified)
             for links in (("bytes_up",), ("bytes_up", "bytes_down"))
-        )
-        yield f"| {name} | {secure.rounds} | {asked - secure.rounds} | ×{up:.2f} | ×{both:.2f} |"
+        ]
+        cells = " | ".join(f"×{ratio:.2f}" for ratio in ratios)
+        yield f"| {name} | {secure.rounds} | {asked - secure.rounds} | {cells} |"
 
 
 def main() -> None:
@@ -262,8 +264,8 @@ def make_crowds() -> Iterator[str]:
 
 
 def make_bits() -> Iterator[str]:
-    yield "| problem | rounds | asked again | up | both directions |"
-    yield "|---|--:|--:|--:|--:|"
+    yield "| problem | rounds | asked again | up | both directions | verified: up | verified: both |"
+    yield "|---|--:|--:|--:|--:|--:|--:|"
     yield from measure_bits(2026)
 
 

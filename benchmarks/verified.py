@@ -37,6 +37,7 @@ from fedspan.algorithms import (
     Gram,
     Krylov,
     LocalPower,
+    LogisticNewton,
     MaxVarKrylov,
     Mvlsa,
     NoisyGram,
@@ -44,6 +45,7 @@ from fedspan.algorithms import (
     NoisyRefine,
     PersonalAuto,
     PersonalEigen,
+    RegressionNewton,
     Ssca,
     Ssi,
     Uda,
@@ -51,7 +53,7 @@ from fedspan.algorithms import (
     VerticalSsca,
 )
 from fedspan.algorithms.agree_columns import AgreeOnColumns
-from fedspan.algorithms.learning.count_samples import CountSamples
+from fedspan.algorithms.learning.count_samples import CountClasses, CountSamples
 from fedspan.algorithms.spectral.krylov import Prior
 from fedspan.algorithms.spectral.private_bounds import Census, PrivateMean
 from fedspan.core.ledger import Exchange
@@ -91,6 +93,7 @@ KINDS: dict[str, Any] = {
     "noised counts and lengths of rows": Census(),
     "noised mean of rows": PrivateMean(),
     "noised count of samples": CountSamples(),
+    "count of samples by class": CountClasses(),
     "davidson": Davidson(),
     "fedpower": FedPower(),
     "uda, wda": Uda(),
@@ -104,6 +107,8 @@ KINDS: dict[str, Any] = {
     "ssca": Ssca(),
     "fedsgd, fedsgdm": FedSgd(),
     "fedavg": FedAvg(),
+    "newton, logistic": LogisticNewton(),
+    "newton, regression": RegressionNewton(),
     "vertical ssca, sums": VerticalSsca(),
     "vertical sgd, sums": VerticalSgd(),
     'vertical, `exchange="each"`': VerticalSsca(exchange="each"),

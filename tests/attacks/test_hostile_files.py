@@ -6,6 +6,7 @@ would take a machine's memory is tried while this process may not have much more
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import struct
@@ -35,7 +36,7 @@ from fedspan.channel.recipe import channel_from
 from fedspan.core.checkpoint import Checkpoint, load_tree, save_tree
 from fedspan.core.ledger import Ledger
 from fedspan.core.snapshot import HubSnapshot, SessionSnapshot
-from fedspan.data import _array_files, _arrow_source, _csv_file
+from fedspan.data import _array_files, _arrow_source, _csv_file, _excel_file
 from fedspan.data._arrow_bounds import measure_batches
 from fedspan.data.preparation import Preparation
 from fedspan.data.survey import TableSurvey
@@ -129,6 +130,119 @@ def test_a_small_archive_does_not_become_a_large_array(tmp_path: Path, monkeypat
     assert read_table(path) == "refused"
     monkeypatch.setattr(_array_files, "_check_archive", lambda path: None)
     assert read_table(path) == "out of memory"
+
+
+def test_a_small_packed_text_does_not_become_a_large_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bomb.csv.gz"
+    path.write_bytes(gzip.compress(b"x\n" + b"1\n" * 5_000_000))
+    assert path.stat().st_size < 20_000
+    monkeypatch.setattr(_csv_file, "_SMALL_TEXT", 1 << 20)  # as with a larger file and the limit as it is
+    with pytest.raises(InputError, match="unpacks to more than 1 MB, 100 times the bytes"):
+        open_table(path)
+    monkeypatch.setattr(_csv_file, "_MOST_TEXT", 1 << 20)
+    assert open_table(path).X.shape == (5_000_000, 1)
+
+
+def test_a_packed_line_without_an_end_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bomb.csv.gz"
+    path.write_bytes(gzip.compress(b"x" * 100_000_000))
+    with pytest.raises(InputError, match=r"its first line has 67,108,864 characters or more"):
+        open_table(path)
+
+
+SHEET = (
+    '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>{}</sheetData></worksheet>'
+)
+
+
+def write_workbook(path: Path, sheet: str, fake_size: int | None = None) -> Path:
+    """A workbook with one sheet, written by hand."""
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    links = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006/relationships"
+    parts = {
+        "[Content_Types].xml": '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"/>',
+        "_rels/.rels": f'<Relationships xmlns="{package}"><Relationship Id="r1" Type="{links}/officeDocument" '
+        'Target="xl/workbook.xml"/></Relationships>',
+        "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{links}"><sheets><sheet name="s" sheetId="1" '
+        'r:id="r1"/></sheets></workbook>',
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}"><Relationship Id="r1" '
+        f'Type="{links}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in parts.items():
+            archive.writestr(name, text)
+        with archive.open("xl/worksheets/sheet1.xml", "w") as file:
+            begin, end = SHEET.split("{}")
+            file.write(begin.encode())
+            file.write(sheet.encode())
+            file.write(end.encode())
+    if fake_size is not None:  # in the list at the end, which says how large the last part is
+        data = bytearray(path.read_bytes())
+        at = data.rindex(b"PK\x01\x02") + 24
+        data[at : at + 4] = struct.pack("<I", fake_size)
+        path.write_bytes(data)
+    return path
+
+
+HEADER = '<row r="1"><c r="A1" t="inlineStr"><is><t>x</t></is></c></row>'
+
+
+def test_a_workbook_by_hand_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("python_calamine")
+    path = write_workbook(tmp_path / "t.xlsx", HEADER + '<row r="2"><c r="A2"><v>2.5</v></c></row>')
+    assert open_table(path).X.tolist() == [[2.5]]
+
+
+@pytest.mark.parametrize("fake_size", [None, 1000])
+def test_a_small_workbook_does_not_become_a_large_one(
+    tmp_path: Path, fake_size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the archive says of its size: its parts are unpacked and counted."""
+    pytest.importorskip("python_calamine")
+    row = "<row><c><v>1</v></c></row>"
+    path = write_workbook(tmp_path / "bomb.xlsx", HEADER + row * 100_000, fake_size=fake_size)
+    assert path.stat().st_size < 20_000
+    monkeypatch.setattr(_excel_file, "_SMALL_WORKBOOK", 1 << 20)  # as with a larger file and the limit as it is
+    with pytest.raises(InputError, match="unpacks to more than 1 MB"):
+        open_table(path)
+    if fake_size is None:
+        monkeypatch.setattr(_excel_file, "_MOST_UNPACKED_XML", 1 << 20)
+        assert open_table(path).X.shape == (100_000, 1)
+
+
+@pytest.mark.parametrize(
+    "stray",
+    ['<row r="1048576"><c r="XFD1048576"><v>1</v></c></row>', "<row r='9'><c  r = 'XFD1048576' ><v>1</v></c></row>"],
+)
+def test_one_cell_far_away_takes_no_memory(tmp_path: Path, stray: str) -> None:
+    """The reader would take memory for 17 thousand million cells, and the process would be ended for it."""
+    pytest.importorskip("python_calamine")
+    path = write_workbook(tmp_path / "far.xlsx", HEADER + stray)
+    with pytest.raises(InputError, match="reaches over 1,048,576 rows and 16,384 columns, but has only 2 cells"):
+        open_table(path)
+    code = (
+        "import resource, sys; from fedspan.data import _excel_file; from fedspan.data.tables import open_table\n"
+        "_excel_file._check_workbook = lambda path: None\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({4 << 30}, {4 << 30}))\n"
+        "open_table(sys.argv[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+    assert done.returncode != 0
+
+
+def test_a_workbook_declares_no_entities(tmp_path: Path) -> None:
+    pytest.importorskip("python_calamine")
+    path = write_workbook(tmp_path / "t.xlsx", HEADER)
+    bad = tmp_path / "bad.xlsx"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(bad, "w") as new:
+        for part in old.namelist():
+            text = old.read(part).decode()
+            if part.endswith("sheet1.xml"):
+                text = '<!DOCTYPE w [<!ENTITY a "aaaaaaaaaa">]>' + text
+            new.writestr(part, text)
+    with pytest.raises(InputError, match="declares XML entities"):
+        open_table(bad)
 
 
 def test_an_array_is_not_larger_than_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,8 +311,8 @@ def test_a_combination_of_group_sums_whose_tag_is_right(
     world, taken = World(tmp_path), {}
     original = Witness._mask
 
-    def spy(self: Witness, reply: Any) -> Any:
-        taken[self.name] = out = original(self, reply)
+    def spy(self: Witness, *reply: Any) -> Any:
+        taken[self.name] = out = original(self, *reply)
         return out
 
     monkeypatch.setattr(Witness, "_mask", spy)

@@ -31,6 +31,7 @@ import fedspan
 from fedspan import FederatedClassifier, FederatedPCA
 from fedspan.algorithms import AltMaxVar, Ssi
 from fedspan.channel import Channel, wire
+from fedspan.data.cells.dialect import KEYS_OF_DIALECT
 from fedspan.data.preparation import Preparation
 from fedspan.data.tables import find_source, open_table
 from fedspan.deployment import site_service
@@ -267,7 +268,9 @@ def read_table(site: Path) -> dict[str, Any]:
     return {"path": str(site.parent / f"{site.name}.csv"), **KEYS, "id": "mrn"}
 
 
-@pytest.mark.parametrize("key", ["held_out", "network", "path", "secret_file", "classes", "min_rows"])
+@pytest.mark.parametrize(
+    "key", ["held_out", "network", "path", "secret_file", "classes", "min_rows", "reading", *KEYS_OF_DIALECT]
+)
 def test_a_job_cannot_bring_keys_of_the_sites_file(clinics: LoopbackFederation, key: str) -> None:
     """Neither past an honest server, nor past a site if the server is not honest."""
     request = order("FederatedPCA", {"n_components": 1})
@@ -279,6 +282,18 @@ def test_a_job_cannot_bring_keys_of_the_sites_file(clinics: LoopbackFederation, 
     assert key in json.loads(site.open(json.dumps({**start, "table": bad})))["error"]
     asked = {"fedspan": fedspan.__version__, "table": bad}
     assert key in json.loads(site.describe(json.dumps(asked)))["error"]
+
+
+@pytest.mark.parametrize("key", KEYS_OF_DIALECT)
+def test_a_job_cannot_change_how_a_sites_file_is_read(clinics: LoopbackFederation, key: str) -> None:
+    """Words that count as missing, factors, formats: each would be a question about single cells."""
+    request = order("FederatedPCA", {"n_components": 1})
+    how = {**asdict(Preparation()), key: ["?"]}
+    outcome = clinics.carry_out(replace(request, table={**request.table, "preparation": how}))
+    assert key in outcome["error"]
+    start = json.loads(StartMessage(request.run, 0, Ssi(k=1), Channel(), 1, SITES, threshold=3).to_json())
+    told = SiteService("north", clinics.sites["north"]).open(json.dumps({**start, "table": {"preparation": how}}))
+    assert key in json.loads(told)["error"]
 
 
 def test_the_network_of_the_sites_own_file_is_what_would_be_called(

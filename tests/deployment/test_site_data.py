@@ -20,7 +20,7 @@ from fedspan import FederatedClassifier, FederatedGCCA, FederatedPCA
 from fedspan.core.ledger import Exchange, Ledger
 from fedspan.data.preparation import Preparation
 from fedspan.deployment.loopback_federation import LoopbackFederation
-from fedspan.deployment.policy import SiteTable, write_secret
+from fedspan.deployment.policy import Policy, SiteTable, write_secret
 from fedspan.deployment.server_job import RunRequest
 from fedspan.deployment.site_tables.site_data import SiteSurvey, open_site_table
 from fedspan.errors import InputError
@@ -113,6 +113,29 @@ def test_rows_with_what_is_not_allowed_are_left_out_and_logged(
     ):
         assert words in caplog.text
     assert not (three.sites["east"] / "fedspan" / "refusals.json").exists()
+
+
+def test_a_sites_own_file_says_how_its_table_is_read(tmp_path: Path) -> None:
+    """Three sites write the same kind of table in three ways, and a job knows nothing of it."""
+    clean = {name: people(seed, 30).drop(columns="y") for seed, name in enumerate(["east", "north", "south"])}
+    east = clean["east"].assign(sex=clean["east"]["sex"].str.upper())
+    east.to_csv(tmp_path / "east.csv", index=False, sep=";", decimal=",", encoding="utf-16")
+    clean["north"].assign(dose=clean["north"]["dose"] * 1000).to_csv(tmp_path / "north.csv", index=False, na_rep="?")
+    clean["south"].to_csv(tmp_path / "south.tsv", index=False, sep="\t")
+    how: dict[str, dict[str, Any]] = {
+        "east": {"path": "east.csv", "decimal": ",", "encoding": "utf-16", "ignore_case": ["sex"]},
+        "north": {"path": "north.csv", "multiply": {"dose": 0.001}, "na_values": ["?"]},
+        "south": {"path": "south.tsv"},
+    }
+    keys = {"columns": KEYS["columns"], "categories": KEYS["categories"]}
+    sites = {
+        name: write_site(tmp_path / name, {"default": {**keys, **own, "path": str(tmp_path / own["path"])}})
+        for name, own in how.items()
+    }
+    model = fit(LoopbackFederation(tmp_path / "server", sites), FederatedPCA, GRAM)
+    assert_same_components(model, pd.concat(map(to_features, clean.values())))
+    with pytest.raises(InputError, match=r"decimal in \[tables.default\] of .* must be"):
+        Policy.read(write_site(tmp_path / "bad", {"default": {**keys, "path": "x.csv", "decimal": ";"}}))
 
 
 def test_gaps_are_filled_with_the_means_over_all_sites_which_are_one_secure_sum(three: LoopbackFederation) -> None:

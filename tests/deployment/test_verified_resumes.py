@@ -35,7 +35,9 @@ class Kill:
         return answer
 
 
-@pytest.mark.parametrize(("name", "stride"), [("krylov", 3), ("ssca limited", 17), ("vertical sgd", 23)])
+@pytest.mark.parametrize(
+    ("name", "stride"), [("krylov", 3), ("krylov rounded", 7), ("ssca limited", 17), ("vertical sgd", 23)]
+)
 @pytest.mark.parametrize("after", [False, True], ids=["not heard", "answered"])
 def test_a_verified_run_survives_the_loss_of_its_server_at_any_message(
     five: LoopbackFederation, name: str, stride: int, after: bool

@@ -20,8 +20,8 @@ from fedspan.jobs.tasks import TASKS
 # The public constructors: what stands before the star is positional.
 SHARED = "privacy=None, secure=False, engine=None, callback=None, checkpoint=None, random_state=None"
 SIGNATURES = {
-    "FederatedPCA": "n_components=2, *, solver='auto', center=True, scale=False, tol=1e-06, max_rounds=200, "
-    "local_steps=None, bits=None, participation=None",
+    "FederatedPCA": "n_components=2, *, solver='auto', center=True, scale=False, whiten=False, tol=1e-06, "
+    "max_rounds=200, local_steps=None, bits=None, participation=None",
     "FederatedSVD": "n_components=2, *, solver='auto', scale=False, tol=1e-06, max_rounds=200, local_steps=None, "
     "bits=None, participation=None",
     "FederatedGCCA": "n_components=2, *, solver='auto', local_solver='exact', local_steps=10, batch_size=None, "
@@ -111,6 +111,9 @@ def test_a_job_file_can_hold_what_can_be_written_down(task: str) -> None:
         (Parameter("", most=9, kinds=(int,)), [-3, 9], [10], "an integer of at most 9"),
         (Parameter("", least=2, most=16, choices=("auto",), kinds=(int, str, type(None))), [2, 16, "auto", None],
          [1, 17, "x"], "an integer from 2 to 16, 'auto' or None"),
+        (Parameter("", least=1, choices=("mle",), share=True, kinds=(int, float, str, type(None))),
+         [1, 0.5, "mle", None], [0, 1.0, 0.0, math.nan, True, "x"],
+         "an integer of at least 1, a share above 0 and below 1, 'mle' or None"),
         (Parameter("", kinds=(bool,)), [True, np.True_], [1, "yes"], "True or False"),
         (Parameter("", kinds=(str,)), ["any"], [1], "a string"),
     ],

@@ -11,10 +11,12 @@ import scipy.sparse as sp
 from fedspan import FederatedPCA, InputError, Ledger, PersonalizedPCA, RowDP, run
 from fedspan.algorithms import NoisyGram, NoisyRefine
 from fedspan.algorithms.spectral.noisy import PrivateClient
+from fedspan.algorithms.spectral.private_bounds import Census
 from fedspan.core.protocol import declared_releases, tasks_of
 from fedspan.engines import InProcess
 from fedspan.numerics.operators import Rows
 from fedspan.numerics.orthonormal import orthonormalize, projection_distance
+from fedspan.privacy.noised_count import NoisedCount
 from fedspan.privacy.plan import plan_for
 from fedspan.privacy.quantile import count_in_bins, find_quantile
 
@@ -121,8 +123,84 @@ def test_rows_far_from_the_origin_have_a_bound_of_their_own_for_their_mean() -> 
 
 def test_a_bound_that_shortens_many_rows_is_told_by_a_noised_count() -> None:
     X = np.random.default_rng(0).normal(size=(5000, 4)) * 3
-    with pytest.warns(UserWarning, match=r"of which about \d+% are longer than row_norm=4 \(noised\)"):
-        FederatedPCA(1, privacy=RowDP(3.0, 1e-6, 4.0), random_state=0).fit([X])
+    says = r"about 7\d% of them \(noised, ± \d%\) are longer than row_norm=4"
+    with pytest.warns(UserWarning, match=says):
+        model = FederatedPCA(1, privacy=RowDP(3.0, 1e-6, 4.0, simulate=True), random_state=0).fit([X])
+    true = np.mean(np.linalg.norm(X, axis=1) > 4.0)
+    told = next(float(note.split("about ")[-1].split("%")[0]) / 100 for note in model.ledger_.notes if "longer" in note)
+    assert told == pytest.approx(true, abs=0.05)
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["noise at each client", "shared noise"])
+@pytest.mark.parametrize("seed", range(15))
+def test_counts_that_are_nothing_but_noise_are_not_taken_for_more(seed: int, secure: bool) -> None:
+    """Of a hundred rows that keep the bound, at ε = 0.01: no row was shortened, and no count says anything."""
+    X = [np.random.default_rng(i).normal(size=(40, 3)) * 0.1 for i in range(3)]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        dp = RowDP(0.01, 1e-6, 2.0, simulate=True)
+        model = FederatedPCA(1, privacy=dp, secure=secure, random_state=seed).fit(X)
+    told = [str(w.message) for w in warned]
+    assert not any("were shortened" in text for text in told)
+    assert any("The noise hides even the number of rows" in text for text in told)
+    notes = " ".join(model.ledger_.notes)
+    assert "rows whose number the noise hides" in notes
+    assert "how many of them are longer than row_norm=2 is hidden by the noise" in notes
+
+
+def test_the_noise_of_a_count_is_that_of_the_plan() -> None:
+    """Measured over 300 runs, and told with the count; without secure sums every client adds all of it."""
+    X = [np.zeros((1000, 2)) + np.arange(2) for _ in range(4)]
+    for secure in (False, True):
+        found, told = [], set()
+        for seed in range(150):
+            census = Census()
+            dp, sharers = RowDP(1.0, 1e-6, 2.0, simulate=True), 4 if secure else 1
+            plan = plan_for(dp, declared_releases(census.client), census.planned(), spread=sharers)
+            found.append(run(census, InProcess(X, threads=1), rounds=0, seed=seed, privacy=plan).state.n)
+            told.add(plan.deviation("census", "n", declared_releases(census.client)["census"]["n"], 1, 4))
+        assert np.std(found) == pytest.approx(told.pop(), rel=0.2)
+        assert not told
+
+
+@pytest.mark.parametrize(
+    ("value", "deviation", "words", "figure"),
+    [
+        (1200, 0.0, "1,200 rows", "1,200"),
+        (1203.4, 15.2, "about 1,203 rows (noised, ± 30)", "1,203 ± 30"),
+        (120.0, 0.1, "about 120 rows (noised, ± 1)", "120 ± 1"),
+        (28457.0, 30000.0, "rows whose number the noise hides (28,457 ± 60,000)", "28,457 ± 60,000"),
+    ],
+)
+def test_a_noised_count_says_how_sure_it_is(value: float, deviation: float, words: str, figure: str) -> None:
+    count = NoisedCount(value, deviation)
+    assert (count.describe("rows"), count.figure()) == (words, figure)
+    assert count.least <= value <= count.most
+
+
+def test_a_delta_is_refused_only_if_it_is_too_large_for_sure() -> None:
+    """At ε = 0.01 the noised count of 120 rows is often above 1/δ: that is no reason to refuse, but it is told."""
+    X = np.random.default_rng(0).normal(size=(120, 3)) * 0.1
+    notes = []
+    for seed in range(10):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            dp = RowDP(0.01, 1e-3, 2.0, simulate=True)
+            notes.append(FederatedPCA(1, privacy=dp, random_state=seed).fit([X]).ledger_.notes)
+    assert all(any("cannot be told from the noised count" in text for text in found) for found in notes)
+    assert max(float(text.split("(")[-1].split(" ±")[0].replace(",", "")) for found in notes for text in found
+               if "cannot be told" in text) > 1000, "some counts were far above the truth"  # fmt: skip
+
+
+def test_a_report_says_that_the_number_of_rows_is_noised(tmp_path) -> None:
+    X = np.random.default_rng(0).normal(size=(5000, 4))
+    model = FederatedPCA(2, privacy=RowDP(3.0, 1e-6, 9.0, simulate=True), random_state=0).fit([X])
+    model.report(tmp_path / "report.html")
+    count = model.ledger_.counted
+    assert f"The number of rows is a noised count, {count.figure()}." in (tmp_path / "report.html").read_text()
+    assert count.value == pytest.approx(model.n_samples_, abs=1)
+    model.ledger_.save(tmp_path / "ledger.jsonl")
+    assert Ledger.read(tmp_path / "ledger.jsonl").counted == count
 
 
 @pytest.mark.parametrize(("features", "rows", "center", "chosen"), [

@@ -2,6 +2,8 @@
 
 import math
 import os
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -209,6 +211,26 @@ def test_noise_is_fresh_in_every_run_unless_it_is_a_simulation() -> None:
     np.testing.assert_array_equal(fit(simulate=True), fit(simulate=True))
 
 
+def test_noise_comes_from_the_operating_system() -> None:
+    """In tests it is fixed (conftest.py); so this asks processes of their own."""
+    code = "from fedspan.privacy.keyring import RunKey; print(RunKey.open(None).key.hex())"
+    done = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True) for _ in range(2)]
+    assert len({process.stdout for process in done}) == 2
+    assert all(len(process.stdout.strip()) == 64 for process in done)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_noise_that_hides_everything_is_no_mistake_in_the_data(seed: int) -> None:
+    """All noised variances may be negative: that says nothing about the rows, and there are components all the same."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        dp = RowDP(0.01, 1e-6, 2.0, simulate=True)
+        model = FederatedPCA(2, privacy=dp, random_state=seed).fit([table(30, 3)])
+    assert model.components_.shape == (2, 3)
+    assert np.isfinite(model.transform(table(5, 3))).all()
+    assert (model.explained_variance_ >= 0).all()
+
+
 @pytest.mark.parametrize("solver", ["gram", "ssi", "fedpower", NoisyPower(width=5, rounds=2)], ids=str)
 def test_every_private_solver_finds_a_clear_direction(solver) -> None:
     A = table(30_000)
@@ -247,7 +269,7 @@ def test_a_delta_that_may_show_a_whole_row_is_refused_by_a_noised_count() -> Non
     from fedspan import Ledger
 
     ledger = Ledger()
-    with pytest.raises(InputError, match=r"delta must be below 1 / number of rows, but is 0.01 for about \d+ rows"):
+    with pytest.raises(InputError, match=r"delta must be below 1 / number of rows, but is 0.01 for about [\d,]+ rows"):
         FederatedPCA(2, privacy=RowDP(1.0, 0.01, 2.0)).fit([table(4000)], ledger=ledger)
     assert [row["task"] for row in ledger.rows() if row["event"] == "exchange"] == ["census"]
 

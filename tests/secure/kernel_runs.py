@@ -97,7 +97,8 @@ class Recorder:
         if self.plan:
             total = self.plan.to_numbers(ask.task, tasks_of(self.kind)[ask.task].releases, total)
         to = None if ask.to is None else list(ask.to)
-        self.record.append([[round, exchange], ask.task, question, to, total, dict(replies.each)])
+        wrapped = {name: marks for name, marks in replies.wrapped.items() if marks.any()}
+        self.record.append([[round, exchange], ask.task, question, to, total, dict(replies.each), wrapped])
         return replies, event
 
     def snapshot(self) -> Any: ...

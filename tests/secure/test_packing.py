@@ -15,7 +15,16 @@ from masked_world import Router, session
 from fedspan.core.protocol import NOT_ASKED, Array, Arrays, Ask, Narrow, Sum
 from fedspan.errors import InputError, ProtocolError
 from fedspan.secure import packing
-from fedspan.secure.packing import find_widths, pack_lane, read_widths, resolve, tell_widths, unpack_lane
+from fedspan.secure.packing import (
+    find_widths,
+    pack_lane,
+    read_widths,
+    resolve,
+    shrink,
+    tell_widths,
+    unpack_lane,
+    unshrink,
+)
 
 HERE = (1, 0)
 
@@ -188,3 +197,45 @@ def test_widths_that_do_not_fit_the_array_are_refused(change: dict[str, Array]) 
     replies, _ = secure.exchange(Ask("give", want=Sum("Y"), narrow={"Y": narrow}), tuple(data), *HERE)
     assert not replies.total
     assert "the widths do not fit 'Y'" in str(replies.failures)
+
+
+# Sums that are shown
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32), st.integers(0, 9), st.integers(0, 5), st.sampled_from([1, 2, 9, 40, 63]))
+def test_a_sum_that_is_shown_comes_back(seed: int, d: int, k: int, bits: int) -> None:
+    """Rows and columns of all sizes, with the ends of each range."""
+    rng = np.random.default_rng(seed)
+    sizes = np.minimum(rng.integers(0, bits, size=(d, 1)) + rng.integers(0, 3, size=(1, k)), 62)
+    ends = np.where(rng.random((d, k)) < 0.5, 2**sizes - 1, -(2**sizes))
+    total = np.where(rng.random((d, k)) < 0.3, ends, np.rint(rng.uniform(-1, 1, (d, k)) * 2.0**sizes).astype(np.int64))
+    lane = total.view(np.uint64)[None]
+    packed, rows, columns = shrink(lane)
+    np.testing.assert_array_equal(unshrink(packed, rows, columns), lane)
+    assert packed.size <= 8 * lane.size
+
+
+def test_a_sum_that_is_shown_takes_the_bits_of_its_rows_and_columns() -> None:
+    rng = np.random.default_rng(0)
+    sizes = 2.0 ** (rng.integers(4, 16, size=(500, 1)) + rng.integers(0, 6, size=(1, 10)))
+    lane = np.rint(rng.uniform(-1, 1, (500, 10)) * sizes).astype(np.int64).view(np.uint64)[None]
+    assert 8 * shrink(lane)[0].size < (1.5 + np.log2(sizes)).sum()
+
+
+@pytest.mark.parametrize(
+    ("packed", "rows", "columns"),
+    [
+        (np.zeros(9, np.uint8), np.zeros(60_000, np.int8), np.zeros(60_000, np.int8)),
+        (np.zeros(9, np.uint8), exponents(8, 8), exponents(0, NOT_ASKED)),
+        (np.zeros(9, np.uint8), np.zeros(2), np.zeros(2)),
+        (np.zeros((2, 2), np.uint8), exponents(8, 8), exponents(0, 0)),
+        (np.zeros(3, np.uint8), exponents(8, 8), exponents(0, 0)),
+    ],
+    ids=["28 GB", "no bits", "floats", "a matrix", "too short"],
+)
+def test_a_sum_that_is_shown_does_not_ask_for_more_memory_than_its_bytes(
+    packed: Array, rows: Array, columns: Array
+) -> None:
+    with pytest.raises(ProtocolError, match=r"does not have the bytes|must be 4 bytes"):
+        unshrink(packed, rows, columns)

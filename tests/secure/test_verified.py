@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,12 @@ from fedspan.algorithms import (
     Ssca,
 )
 from fedspan.algorithms.learning.count_samples import CountClasses, CountSamples
+from fedspan.algorithms.spectral import krylov
 from fedspan.algorithms.spectral.private_bounds import Census, PrivateMean
 from fedspan.core.checkpoint import Checkpoint, flatten, unflatten
 from fedspan.core.ledger import Exchange
 from fedspan.core.participation import Participation
-from fedspan.core.protocol import declared_releases
+from fedspan.core.protocol import Narrow, declared_releases
 from fedspan.core.run import run
 from fedspan.engines import Faults, InProcess, inprocess
 from fedspan.engines.start import algorithm_from, plain_fields
@@ -169,7 +171,7 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_bits(name: str, tmp_path:
     assert_same_state(whole.state, last.state)
 
 
-@pytest.mark.parametrize("name", ["krylov", "ssca limited", "vertical ssca"])
+@pytest.mark.parametrize("name", ["krylov", "krylov rounded", "ssca limited", "vertical ssca"])
 def test_lost_messages_are_asked_for_again_with_the_same_bytes(name: str) -> None:
     row = TABLE[name]
     options: dict[str, Any] = {"rounds": row.rounds, "seed": 3, "secure": Secure(verified=True), "retries": 30}
@@ -255,15 +257,113 @@ def test_groups_that_are_none(wanted: Any) -> None:
         make_groups(wanted, "abcde")
 
 
+# ---------------------------------------------------------------------------------------- narrow lanes
+
+
+def test_narrow_lanes_take_hardly_more_bytes_up_than_without_verification() -> None:
+    """The sum that is shown comes on top of what goes down."""
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.normal(size=(200, 200)))[0]
+    decay = 10 / np.sqrt(np.arange(1, 201))
+    clients = {f"c{i}": rng.normal(size=(300, 200)) * decay @ turn.T for i in range(5)}
+    runs = [
+        run(Krylov(k=10, rounded=True), InProcess(clients, threads=1), rounds=50, seed=0, secure=secure)
+        for secure in (Secure(), Secure(verified=True))
+    ]
+    assert_same_state(runs[0].state, runs[1].state)
+    up, down = (getattr(runs[1].ledger, link) / getattr(runs[0].ledger, link) for link in ("bytes_up", "bytes_down"))
+    assert up < 1.15  # keys and certificates are much of so small a run
+    assert down < 3.6
+
+
+def tighten(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
+    """Let the server expect sums closer to its prediction than they are."""
+    original = krylov.predict_sum
+
+    def predict(*args: Any) -> Narrow:
+        narrow = original(*args)
+        columns = narrow.columns.copy()
+        columns[::2] -= np.int8(bits)
+        return replace(narrow, columns=columns)
+
+    monkeypatch.setattr(krylov, "predict_sum", predict)
+
+
+def count_exchanges(result: Any) -> int:
+    return sum(isinstance(event, Exchange) for event in result.ledger.events)
+
+
+@pytest.mark.parametrize("bits", [3, 9], ids=["once", "twice"])
+@pytest.mark.parametrize("groups", [None, 2], ids=["one group", "groups of two"])
+def test_columns_that_wrap_are_asked_for_again(bits: int, groups: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = TABLE["krylov rounded"]
+    whole = run(row.server, InProcess(row.clients(), threads=1), rounds=row.rounds, seed=3, secure=Secure())
+    tighten(monkeypatch, bits)
+    secure = Secure(verified=True, groups=groups)
+    again = run(row.server, InProcess(row.clients(), threads=1, wire=True), rounds=row.rounds, seed=3, secure=secure)
+    assert_same_state(whole.state, again.state)
+    assert count_exchanges(again) >= count_exchanges(whole) + (2 if bits == 9 else 1) * whole.rounds // 2
+
+
+def test_columns_that_wrap_do_not_disturb_losses_and_resumptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tighten(monkeypatch, 9)
+    row = TABLE["krylov rounded"]
+    options: dict[str, Any] = {"rounds": row.rounds, "seed": 3, "secure": Secure(verified=True), "retries": 30}
+    whole = run(row.server, InProcess(row.clients(), threads=1), **options)
+    faults = Faults(lose_request=0.1, lose_reply=0.1)
+
+    class Cut(Exception):
+        pass
+
+    def cut(info: Any) -> None:
+        raise Cut
+
+    for _ in range(whole.rounds):
+        with suppress(Cut):
+            engine = InProcess(row.clients(), threads=1, faults=faults)
+            run(row.server, engine, checkpoint=Checkpoint(tmp_path), callback=cut, **options)
+    last = run(row.server, InProcess(row.clients(), threads=1), checkpoint=Checkpoint(tmp_path), **options)
+    assert_same_state(whole.state, last.state)
+
+
+def test_sites_use_no_prediction_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another machine it would be another one."""
+    row = TABLE["krylov rounded"]
+    whole = run(row.server, InProcess(row.clients(), threads=1), rounds=row.rounds, seed=3, secure=Secure())
+    original = Replica._advance
+
+    def advance(self: Replica, replies: Any) -> None:
+        original(self, replies)
+        if self.ask is not None:
+            garbled = {
+                name: Narrow(one.center * 3 + 2**40, one.rows + np.int8(5), one.columns - np.int8(9))
+                for name, one in self.ask.narrow.items()
+            }
+            self.ask = replace(self.ask, narrow=garbled)
+
+    monkeypatch.setattr(Replica, "_advance", advance)
+    secure = Secure(verified=True)
+    verified = run(row.server, InProcess(row.clients(), threads=1), rounds=row.rounds, seed=3, secure=secure)
+    assert_same_state(whole.state, verified.state)
+
+
 # ---------------------------------------------------------------------------------------- other machines
+
+
+def recall(total: Any, each: Any, wrapped: Any) -> Heard:
+    """What a site hears of a recorded exchange: no sum as long as columns of it are asked for again."""
+    replies = {client: dict(reply) for client, reply in each.items()}
+    return Heard(wrapped=dict(wrapped)) if wrapped else Heard(dict(total), replies)
 
 
 def replay(name: str, steps: list[Any]) -> Replica:
     algorithm, clients, rounds, _ = cases()[name]
     replica = Replica(algorithm, SEED, tuple(sorted(clients())), rounds)
-    for place, task, question, _, total, each in steps:
+    for place, task, question, _, *heard in steps:
         replica.take(task, question, tuple(place))
-        replica.feed(Heard(dict(total), {client: dict(reply) for client, reply in each.items()}))
+        replica.feed(recall(*heard))
     return replica
 
 
@@ -298,12 +398,12 @@ def test_without_adoption_a_site_would_drift_away() -> None:
         steps = record_run(name)
         nudge = np.random.default_rng(0)
         replica = Replica(cases()[name][0], SEED, tuple(sorted(cases()[name][1]())), cases()[name][2])
-        for place, task, question, _, total, each in steps[:4]:
+        for place, task, question, _, *heard in steps[:4]:
             moved = {key: x * (1 + 1e-12 * nudge.normal()) if x.dtype.kind == "f" else x for key, x in question.items()}
             ask = replica.take(task, moved, tuple(place))
             for key, x in moved.items():
                 np.testing.assert_array_equal(ask.arrays[key], x)
-            replica.feed(Heard(dict(total), {client: dict(reply) for client, reply in each.items()}))
+            replica.feed(recall(*heard))
 
 
 @pytest.mark.parametrize("name", ["krylov", "ssca limited", "vertical ssca", "personal auto, sums"])
@@ -312,13 +412,13 @@ def test_a_replica_goes_on_from_its_memory_at_every_step(name: str) -> None:
     algorithm, clients, rounds, _ = cases()[name]
     who = tuple(sorted(clients()))
     replica = Replica(algorithm, SEED, who, rounds)
-    for place, task, question, _, total, each in steps:
+    for place, task, question, _, *heard in steps:
         kept, other = replica.snapshot(), Replica(algorithm, SEED, who, rounds)
         plain = None if kept.state is None else unflatten(*flatten(kept.state))  # as a file holds it
         other.restore(ReplicaMemory(kept.done, plain, kept.steps))
         replica = other
         replica.take(task, question, tuple(place))
-        replica.feed(Heard(dict(total), {client: dict(reply) for client, reply in each.items()}))
+        replica.feed(recall(*heard))
     assert replica.ask is None or replica.done <= rounds
 
 

@@ -22,6 +22,8 @@ from fedspan.core.protocol import PUBLIC, Ask, Client, Each, Replay, Round, Serv
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 
+_MOST_NAMED = 5  # columns that an error names
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -34,10 +36,15 @@ class Columns:
 
 
 def agree_on_columns(each: Iterable[tuple[str, Columns]]) -> Columns:
-    """The columns that all clients have, or an error that names the first client that differs, and where."""
+    """The columns that all clients have, or an error that names the first client that differs, and in what.
+
+    Columns are matched by their names: they come in the order of the first client, whatever that of the others is.
+    """
     first, d, open_end, names, named_by = "", -1, True, None, ""
     units: dict[str, tuple[str, str]] = {}
     for client, its in each:
+        if its.names is not None and names is not None and sorted(its.names) != sorted(names):
+            raise InputError(_describe_names(names, its.names, named_by, client))
         if d >= 0 and not _fits(its, d, open_end):
             raise InputError(
                 f"All clients must have the same columns, but client {first!r} has {d} features and client {client!r} "
@@ -46,11 +53,8 @@ def agree_on_columns(each: Iterable[tuple[str, Columns]]) -> Columns:
         if d < 0 or its.features > d:
             first, d = client, its.features
         open_end = open_end and its.at_least
-        if its.names is not None:
-            if names is None:
-                names, named_by = its.names, client
-            elif its.names != names:
-                raise InputError(_describe_names(names, its.names, named_by, client))
+        if its.names is not None and names is None:
+            names, named_by = its.names, client
         for column, unit in its.units.items():
             other, theirs = units.setdefault(column, (client, unit))
             if unit != theirs:
@@ -77,12 +81,19 @@ def feature_names(columns: Columns, vocabulary: Mapping[str, Sequence[str]]) -> 
 
 
 def _describe_names(names: tuple[str, ...], other: tuple[str, ...], first: str, client: str) -> str:
-    at = next(i for i, (a, b) in enumerate(zip(names, other, strict=True)) if a != b)
-    if sorted(names) == sorted(other):
-        remedy = "They have the same names in another order: reorder the columns."
-    else:
-        remedy = "Rename it."
-    return f"Feature {at} is {names[at]!r} at client {first!r}, but {other[at]!r} at client {client!r}. {remedy}"
+    """Which columns a client lacks, and which it has that others have not."""
+    lacks, extra = [name for name in names if name not in other], [name for name in other if name not in names]
+    found = [f"lacks {_list_names(lacks)}"] if lacks else []
+    found += [f"has {_list_names(extra)}"] if extra else []
+    return (
+        f"All clients must have the same columns, but client {client!r} {' and '.join(found)}, unlike client "
+        f"{first!r}. Rename them, or list the columns that all clients have in columns."
+    )
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(map(repr, names[:_MOST_NAMED])) + more
 
 
 class Survey(Protocol):
@@ -134,6 +145,7 @@ class Found:
     names: tuple[str, ...] | None
     units: dict[str, str]
     vocabulary: dict[str, list[str]]
+    reordered: bool = False  # some client has the columns in another order
 
 
 @dataclass(frozen=True)
@@ -157,7 +169,8 @@ class SurveyColumns(Server[Found]):
 
     def init(self, rng: Streams) -> Round[Found]:
         told = (yield from complete(Ask("describe_columns"))).each
-        columns = agree_on_columns((client, _read_description(arrays["columns"])) for client, arrays in told.items())
+        described = {client: _read_description(arrays["columns"]) for client, arrays in told.items()}
+        columns = agree_on_columns(described.items())
         words: dict[str, list[str]] = {}
         if self.unsettled:
             asked = {"columns": _encode(self.unsettled)}
@@ -169,7 +182,8 @@ class SurveyColumns(Server[Found]):
                     raise InputError(
                         f"Column {column!r} is empty at every client, so it has no categories. Leave it out."
                     )
-        return Found(columns.features, columns.names, dict(columns.units), words)
+        reordered = any(its.names not in (None, columns.names) for its in described.values())
+        return Found(columns.features, columns.names, dict(columns.units), words, reordered)
 
     def round(self, state: Found, rng: Streams) -> Round[Found]:
         return state

@@ -19,6 +19,7 @@ from fedspan._files import open_private, write_whole
 from fedspan._foreign import parse_json
 from fedspan.errors import InputError
 from fedspan.privacy.accountant import epsilon
+from fedspan.privacy.noised_count import NoisedCount
 
 
 @dataclass(frozen=True)
@@ -76,18 +77,27 @@ class Started:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """A private run has counted the rows: about how many there are, and the deviation of the noise in that number."""
+
+    rows: float
+    deviation: float
+
+
+@dataclass(frozen=True)
 class Note:
     """A sentence for the person who reads the report: a resumption, a forecast, a warning."""
 
     text: str
 
 
-Event = Started | Asked | Exchange | RoundEnd | Note
-_EVENT_KINDS: dict[str, type[Started] | type[Asked] | type[Exchange] | type[RoundEnd] | type[Note]] = {
+Event = Started | Asked | Exchange | RoundEnd | Counted | Note
+_EVENT_KINDS: dict[str, type[Started] | type[Asked] | type[Exchange] | type[RoundEnd] | type[Counted] | type[Note]] = {
     "started": Started,
     "asked": Asked,
     "exchange": Exchange,
     "round": RoundEnd,
+    "counted": Counted,
     "note": Note,
 }
 _EVENT_NAMES = {kind: name for name, kind in _EVENT_KINDS.items()}
@@ -187,6 +197,12 @@ class Ledger:
     def started(self) -> Started | None:
         """How the last run in this ledger began; None in ledgers from before this event existed."""
         return next((e for e in reversed(self.events) if isinstance(e, Started)), None)
+
+    @property
+    def counted(self) -> NoisedCount | None:
+        """The noised number of rows that the last private run found; None if there was none."""
+        events = (e for e in reversed(self.events) if isinstance(e, Counted))
+        return next((NoisedCount(e.rows, e.deviation) for e in events), None)
 
     @property
     def notes(self) -> list[str]:

@@ -6,12 +6,12 @@ engine, and the same run resumed after a crash draw the same numbers, whatever t
 
 from __future__ import annotations
 
-import os
 from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 
+from fedspan.privacy import keyring
 from fedspan.privacy.keyring import derive_key
 from fedspan.privacy.noise import keyed_uniform
 
@@ -27,7 +27,7 @@ def rng_for(seed: int, round: int, exchange: int, client: str, purpose: str) -> 
 
 def secret_uniform(size: int) -> np.ndarray:
     """Uniform numbers in [0, 1) from the operating system, for draws that must stay secret: nobody can repeat them."""
-    return (np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)) * 2.0**-53
+    return (np.frombuffer(keyring.draw_secret(8 * size), dtype=np.uint64) >> np.uint64(11)) * 2.0**-53
 
 
 class Streams(NamedTuple):

@@ -36,6 +36,7 @@ class ArrayTable(NamedTuple):
 
 def is_libsvm(source: object) -> bool:
     """Whether that is a file that does not say how many features there are."""
+    source = source.get("path") if isinstance(source, Mapping) else source
     return isinstance(source, str | PathLike) and Path(source).suffix.lower() in LIBSVM
 
 

@@ -143,6 +143,43 @@ class ParquetFile(ArrowSource):
         return explain_file_errors(self.path)
 
 
+class ParquetFolder(ArrowSource):
+    """A folder of Parquet files with the same columns, read one after the other in the order of their names."""
+
+    def __init__(self, path: Path) -> None:
+        _require_pyarrow(Path("folder.parquet"))
+        with explain_file_errors(path):
+            nested = [
+                entry for entry in sorted(path.iterdir()) if entry.is_dir() and not entry.name.startswith((".", "_"))
+            ]
+            paths = sorted(entry for entry in path.glob("*.parquet") if entry.is_file() and entry.name[0] not in "._")
+        if nested:
+            raise InputError(
+                f"{path} must hold Parquet files, but it holds the folder {nested[0].name!r}. Values that are kept in "
+                "the names of folders would be lost: write the table without partitions."
+            )
+        if not paths:
+            raise InputError(f"{path} is a folder without Parquet files.")
+        self.files = [ParquetFile(each) for each in paths]
+        first = self.files[0]
+        for file in self.files:
+            if set(file.names) != set(first.names):
+                odd = sorted(set(file.names) ^ set(first.names))[0]
+                raise InputError(
+                    f"All files of {path} must have the same columns, but {odd!r} is in only one of {first.path.name} "
+                    f"and {file.path.name}."
+                )
+        super().__init__(first.schema, sum(file.rows or 0 for file in self.files))
+
+    def record_batches(self, names: Sequence[str], step: int) -> Iterator[pa.RecordBatch]:
+        for file in self.files:
+            yield from file.record_batches(names, step)
+
+    def batches(self, names: Sequence[str], text: Collection[str]) -> Iterator[Batch]:
+        for file in self.files:
+            yield from file.batches(names, text)
+
+
 def _read_slices(file: pq.ParquetFile, names: list[str], step: int) -> Iterator[pa.RecordBatch]:
     """The batches of a wide file."""
     import pyarrow as pa

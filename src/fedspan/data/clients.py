@@ -13,7 +13,7 @@ import numpy as np
 from fedspan.algorithms.agree_columns import Columns, agree_on_columns
 from fedspan.data.preparation import Preparation
 from fedspan.data.remote_tables import RemoteTable
-from fedspan.data.tables import Prepared, Table, open_table
+from fedspan.data.tables import Prepared, Table, arrange_columns, open_table
 from fedspan.errors import InputError
 from fedspan.numerics.operators import Matrix, RowBatches
 
@@ -31,6 +31,7 @@ class Schema:
     names: tuple[str, ...] | None
     rows: int
     preparation: Preparation | None = None  # how the columns were made, if they were
+    dtype: str | None = None  # float32 if all rows are, else float64; None if the rows are at other sites
 
 
 def name_clients(clients: Mapping[str, Entry] | Sequence[Entry]) -> dict[str, Entry]:
@@ -83,22 +84,28 @@ def open_clients(
         )
     sources = sorted(name_clients(clients).items())
     data: dict[str, ClientData] = {}
-    rows = 0
+    rows, dtypes = 0, set[str | None]()
 
     def open_each() -> Iterator[tuple[str, Columns]]:
         """One after the other, so that a client that differs is refused before the next one is opened."""
         nonlocal rows
+        order: tuple[str, ...] | None = None
         room = _KEPT
         for name, source in sources:
             if isinstance(source, RemoteTable):
                 data[name] = source
+                dtypes.add(None)
                 n, d, names, units = source.rows, source.n_features, source.names, source.units
             else:
                 with blame_client(name):
                     table = open_table(source, in_batches=in_batches)
+                order = table.names if order is None else order
+                arranged = arrange_columns(table, order) if order and set(table.names or ()) == set(order) else table
                 was_held = table.X is source
                 room -= 0 if was_held else _count_bytes(table.X)
-                data[name] = table.X if was_held or room >= 0 else partial(_reopen, source, in_batches)
+                kept = was_held or room >= 0
+                data[name] = arranged.X if kept else partial(_reopen, source, in_batches, arranged.names)
+                dtypes.add(str(table.X.dtype))
                 (n, d), names, units = table.X.shape, table.names, table.units
             rows += n
             yield name, Columns(int(d), names, dict(units))
@@ -106,7 +113,8 @@ def open_clients(
     columns = agree_on_columns(open_each())
     preparations = [source.preparation for _, source in sources if isinstance(source, Prepared | RemoteTable)]
     made = next((each for each in preparations if each is not None and not each.trivial), None)
-    return data, Schema(columns.features, columns.names, rows, made)
+    common = "float32" if dtypes == {"float32"} else "float64"
+    return data, Schema(columns.features, columns.names, rows, made, None if None in dtypes else common)
 
 
 def _count_bytes(X: Matrix) -> int:
@@ -116,5 +124,6 @@ def _count_bytes(X: Matrix) -> int:
     return int(X.nbytes if isinstance(X, np.ndarray) else X.nnz * (X.dtype.itemsize + 4))
 
 
-def _reopen(source: object, in_batches: bool) -> Matrix:
-    return open_table(source, in_batches=in_batches).X
+def _reopen(source: object, in_batches: bool, names: tuple[str, ...] | None) -> Matrix:
+    table = open_table(source, in_batches=in_batches)
+    return table.X if names is None else arrange_columns(table, names).X

@@ -80,7 +80,7 @@ class Layout:
         required = [name for name in apart if name == preparation.id or preparation.label_everywhere]
         for name in [*required, *(preparation.columns or ()), *preparation.categories]:
             if name not in available:
-                raise _unknown_column_error(name, available)
+                raise unknown_column_error(name, available)
         chosen = available if preparation.columns is None else preparation.columns
         self.apart = [name for name in apart if name in available]  # ids and labels
         self.features = [name for name in chosen if name not in apart]
@@ -97,6 +97,10 @@ class Layout:
         """The names of the features that come out."""
         columns = Columns(len(self.features), tuple(self.features))
         return tuple(feature_names(columns, self.preparation.categories))
+
+    def names_from(self, column: str) -> list[str]:
+        """The names of the features that come out of one column."""
+        return feature_names(Columns(1, (column,)), self.preparation.categories)
 
     def to_matrix(self, batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """The features of some rows, and their ids and labels; gaps are filled, or their rows left out, if so asked."""
@@ -165,7 +169,8 @@ class Layout:
                 )
 
 
-def _unknown_column_error(name: str, available: Sequence[str]) -> InputError:
+def unknown_column_error(name: str, available: Sequence[str]) -> InputError:
+    """The error for a column that is not there."""
     close = get_close_matches(name, available, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     shown = ", ".join(available[:10]) + (f" and {len(available) - 10} more" if len(available) > 10 else "")

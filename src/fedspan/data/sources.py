@@ -40,12 +40,32 @@ def rows_per_batch(columns: int) -> int:
     return max(1, ENTRIES // max(1, columns))
 
 
-def not_numeric_error(name: str, found: str) -> InputError:
-    """The error for a column that must be numeric. `found` says what is there; values of rows are not shown."""
-    return InputError(
-        f"Column {name!r} must be numeric, but {found}. List it in categories, make it the id or the label, or leave "
-        "it out of columns."
-    )
+def not_numeric_error(name: str, found: str, hint: str = "") -> InputError:
+    """The error for a column that must be numeric. `found` says what is there, `hint` what it may be.
+
+    It may quote a cell. What a site of a federation finds in its table is said in its own log, and never sent.
+    """
+    advice = hint or "List it in categories, make it the id or the label, or leave it out of columns."
+    return InputError(f"Column {name!r} must be numeric, but {found}. {advice}")
+
+
+class UnchangedFile:
+    """Notices that a file was written to while it was read: half of it would be old and half of it new."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._before = self._look()
+
+    def check(self) -> None:
+        """Refuse what was read of a file that has changed meanwhile."""
+        if self._look() != self._before:
+            raise InputError(
+                f"{self.path} changed while it was read. It must not change during a run: wait until it is written."
+            )
+
+    def _look(self) -> tuple[int, int, int]:
+        found = self.path.stat()
+        return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def to_numbers(values: ArrayLike, name: str) -> Array:
@@ -82,8 +102,8 @@ def to_word(value: object) -> str | None:
 
 
 @contextmanager
-def explain_file_errors(path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong with a file into one sentence.
+def explain_file_errors(path: Path, encoding: str | None = None) -> Iterator[None]:
+    """Turn whatever goes wrong with a file into one sentence. `encoding`: the one that was asked for.
 
     Readers meet bytes that somebody may have made to break them, and the libraries raise all kinds of errors then.
     """
@@ -99,7 +119,12 @@ def explain_file_errors(path: Path) -> Iterator[None]:
         with path.open("rb") as file:
             is_utf_16 = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
         likely = "UTF-16" if is_utf_16 else "Latin-1 or another old encoding"
-        raise InputError(f"{path} must be UTF-8 text, but it seems to be {likely}. Save it as UTF-8.") from None
+        if encoding is not None:
+            raise InputError(f"{path} is not {encoding} text, as encoding says. It may be {likely}.") from None
+        name = "utf-16" if is_utf_16 else "cp1252"
+        raise InputError(
+            f'{path} must be UTF-8 text, but it seems to be {likely}. Set encoding = "{name}", or save it as UTF-8.'
+        ) from None
     except Exception as error:
         expected = isinstance(error, OSError | ValueError | EOFError | BadZipFile | csv.Error)  # pyarrow's among these
         first_line = printable(str(error).strip().split("\n")[0][:_LONGEST_REASON].rstrip("."))

@@ -68,10 +68,14 @@ def _sum_sparse(X: Matrix) -> tuple[Array, Array]:
 
 
 def settle_words(draft: Preparation, found: Found) -> Preparation:
-    """The preparation with the categories and the number of features that the clients were found to have."""
+    """The preparation with the categories and the number of features that the clients were found to have.
+
+    Where clients have their columns in different orders, it names them in the order of the first.
+    """
     words = {name: tuple(found.vocabulary.get(name, given)) for name, given in draft.categories.items()}
     n_features = found.features if draft.n_features is None else draft.n_features
-    return replace(draft, categories=words, n_features=n_features)
+    columns = found.names if found.reordered and draft.columns is None else draft.columns
+    return replace(draft, columns=columns, categories=words, n_features=n_features)
 
 
 def fill_gaps(draft: Preparation, agreed_on: AgreeOnColumns, means: Array) -> Preparation:

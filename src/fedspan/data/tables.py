@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,14 @@ import numpy as np
 from fedspan._types import Array
 from fedspan.data._array_files import LIBSVM, read_arrays
 from fedspan.data._array_files import is_libsvm as is_libsvm
-from fedspan.data._arrow_source import ArrowTable, ArrowTableSource, FeatherFile, ParquetFile
+from fedspan.data._arrow_source import ArrowTable, ArrowTableSource, FeatherFile, ParquetFile, ParquetFolder
 from fedspan.data._csv_file import CsvFile
+from fedspan.data._excel_file import ExcelFile
+from fedspan.data.cells.dialect import DELIMITED, EXCEL, Dialect, split_place
+from fedspan.data.cells.dialect_source import DialectSource
 from fedspan.data.database import is_address, open_query
 from fedspan.data.ids_and_labels import check_ids, to_labels
-from fedspan.data.preparation import PLAIN, Layout, Preparation
+from fedspan.data.preparation import PLAIN, Layout, Preparation, unknown_column_error
 from fedspan.data.sources import DataFrame, FrameSource, Source, explain_file_errors
 from fedspan.errors import InputError
 from fedspan.numerics.operators import Matrix, RowBatches
@@ -24,12 +27,11 @@ from fedspan.numerics.operators import Matrix, RowBatches
 LARGE = 1 << 28  # bytes of float64 (256 MB): what is larger is read in batches, if the algorithm can do that
 
 _FILES_WITH_NAMES: dict[str, Callable[[Path], Source]] = {
-    ".csv": CsvFile,
     ".parquet": ParquetFile,
     ".feather": FeatherFile,
     ".arrow": FeatherFile,
 }
-KINDS = (".npy", ".npz", *_FILES_WITH_NAMES, *LIBSVM)
+KINDS = (".npy", ".npz", *DELIMITED, *EXCEL, *_FILES_WITH_NAMES, *LIBSVM)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def open_table(source: object, preparation: Preparation = PLAIN, in_batches: boo
     elif (columns := find_source(source)) is not None:
         table = _read_columns(columns, preparation, in_batches)
     else:
-        arrays = read_arrays(source, preparation)
+        arrays = read_arrays(split_place(source)[0], preparation)
         table = Table(arrays.X, None, arrays.ids, arrays.labels)
     X = table.X
     if X.ndim != 2:
@@ -86,6 +88,17 @@ def find_source(source: object) -> Source | None:
     """The named columns in a source, which can be read in batches; None for arrays and files of arrays."""
     if isinstance(source, Source):
         return source
+    place, dialect = split_place(source)
+    found = _find_columns(place, dialect)
+    if found is None or not (dialect.dates or dialect.ignore_case or dialect.multiply or dialect.na_values):
+        return found
+    for column in (*dialect.dates, *dialect.ignore_case, *dialect.multiply):
+        if column not in found.names:
+            raise unknown_column_error(column, found.names)
+    return DialectSource(found, dialect, str(place) if isinstance(place, str | os.PathLike) else "the table")
+
+
+def _find_columns(source: object, dialect: Dialect) -> Source | None:
     if is_address(source):
         return open_query(source)
     if isinstance(source, ArrowTable):
@@ -95,14 +108,21 @@ def find_source(source: object) -> Source | None:
     if not isinstance(source, str | os.PathLike):
         return None
     path = Path(source)
-    kind = path.suffix.lower()
+    name = path.name.lower()
     with explain_file_errors(path):  # the user may not be allowed to look into a folder on the way
+        if path.is_dir():
+            return ParquetFolder(path)
         if not path.is_file():
-            raise InputError(f"{path} is a folder, not a file." if path.is_dir() else f"{path} does not exist.")
-    if kind not in KINDS:
+            raise InputError(f"{path} does not exist.")
+    if not name.endswith(KINDS):
         raise InputError(f"{path.name} is not of a known kind. Known kinds of files: {', '.join(KINDS)}")
-    if path.stat().st_size == 0 and kind != ".csv":
+    if name.endswith(DELIMITED):
+        return CsvFile(path, dialect)
+    if path.stat().st_size == 0:
         raise InputError(f"{path} is empty.")
+    if name.endswith(EXCEL):
+        return ExcelFile(path, dialect)
+    kind = path.suffix.lower()
     return _FILES_WITH_NAMES[kind](path) if kind in _FILES_WITH_NAMES else None
 
 
@@ -128,6 +148,21 @@ class BatchedRows(RowBatches):
                 f"The table had {self.shape[0]} rows when it was first read, but it has {n} now. It must not change "
                 "during a run."
             )
+
+
+def arrange_columns(table: Table, names: tuple[str, ...]) -> Table:
+    """The same table with its features in another order."""
+    if table.names is None or table.names == names:
+        return table
+    X = table.X
+    if isinstance(X, BatchedRows):
+        layout = Layout(X.source.names, X.preparation)
+        first = {name: names.index(made[0]) for name in layout.features if (made := layout.names_from(name))}
+        columns = tuple(sorted(layout.features, key=lambda name: first.get(name, 0)))
+        X = BatchedRows(X.source, replace(X.preparation, columns=columns), X.shape)
+    elif isinstance(X, np.ndarray):
+        X = X[:, [table.names.index(name) for name in names]]
+    return replace(table, X=X, names=names)
 
 
 def _read_columns(source: Source, preparation: Preparation, in_batches: bool) -> Table:

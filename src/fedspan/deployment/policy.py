@@ -19,6 +19,7 @@ from fedspan._files import require_private
 from fedspan._foreign import parse_toml
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, feature_names
 from fedspan.algorithms.registry import ALGORITHMS, OPENINGS
+from fedspan.data.cells.dialect import KEYS_OF_DIALECT, add_reading, read_dialect
 from fedspan.data.database import has_password
 from fedspan.data.ids_and_labels import to_class
 from fedspan.data.preparation import Preparation
@@ -57,6 +58,17 @@ class SiteTable:
     secret_file: str | None = None  # keys the digests of ids; the sites share its contents, the server never sees them
     held_out: str | None = None  # further rows of the same columns
     network: str | None = None  # for deep GCCA: module:function of the site's own, which makes its network
+    reading: Mapping[str, object] = field(default_factory=dict)  # how its file is written; no job can change it
+
+    @property
+    def source(self) -> object:
+        """What opens the table."""
+        return add_reading(self.path, self.reading)
+
+    @property
+    def held_out_source(self) -> object:
+        """What opens the further rows, if there are some."""
+        return None if self.held_out is None else add_reading(self.held_out, self.reading)
 
     def choose(self, asked: TableRequest) -> Preparation:
         """How columns are made for a job: it chooses among the words of this file, and can add none."""
@@ -395,8 +407,9 @@ def digest_schema(names: list[str] | None, n_features: int, units: Mapping[str, 
     return blake2b(json.dumps([names, n_features, sorted(units.items())]).encode(), digest_size=16).hexdigest()
 
 
-_KINDS: dict[str, type] = {
-    **{f.name: str for f in fields(SiteTable)},
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    **{f.name: str for f in fields(SiteTable) if f.name != "reading"},
+    **KEYS_OF_DIALECT,
     **dict.fromkeys(("columns", "classes"), list),
     **dict.fromkeys(("categories", "units"), dict),
     **dict.fromkeys(("features", "rows", "min_rows", "min_rows_per_class"), int),
@@ -420,6 +433,9 @@ def _read_table(path: Path, name: str, given: Any, kit: Path) -> SiteTable:
             "columns have no names (.npy, .npz, LIBSVM). To have all of them listed: fedspan site init KIT --data FILE "
             "--all-columns --replace"
         )
+    reading = {key: keys.pop(key) for key in KEYS_OF_DIALECT if key in keys}
+    read_dialect(reading, where)
+    keys["reading"] = reading
     for key in ("path", "held_out", "secret_file"):
         if key in keys and "://" not in keys[key]:
             keys[key] = str((kit / keys[key]).absolute())
@@ -460,13 +476,16 @@ def _check_words(where: str, keys: dict[str, Any]) -> SiteTable:
     return SiteTable(**keys)
 
 
-def _check_keys(path: Path, where: str, given: Any, kinds: Mapping[str, type]) -> dict[str, Any]:
+def _check_keys(path: Path, where: str, given: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise InputError(f"[{where}] of {path} must be a section with keys, but is {given!r}.")
     for key, value in given.items():
         if key not in kinds:
             raise InputError(f"{key!r} in [{where}] of {path} is not a known key. {suggest(key, kinds)}")
-        kind = (int, float) if kinds[key] is float else kinds[key]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kinds[key] is not bool):
-            raise InputError(f"{where}.{key} of {path} must be of type {kinds[key].__name__}, but is {value!r}.")
+        wanted = kinds[key]
+        allowed = wanted if isinstance(wanted, tuple) else (wanted,)
+        kind = (*allowed, int) if float in allowed else allowed
+        if not isinstance(value, kind) or (isinstance(value, bool) and bool not in allowed):
+            names = " or ".join(one.__name__ for one in allowed)
+            raise InputError(f"{where}.{key} of {path} must be of type {names}, but is {value!r}.")
     return dict(given)

@@ -15,7 +15,7 @@ from fedspan.core.protocol import Ask, Replies, Sum
 from fedspan.core.rng import SERVER, Streams
 from fedspan.core.snapshot import HubSnapshot
 from fedspan.errors import ProtocolError
-from fedspan.secure.packing import PackedSum
+from fedspan.secure.packing import PackedParts, PackedSum
 
 
 class Hub:
@@ -92,7 +92,7 @@ class Collector:
         elif isinstance(self.ask.want, Sum):
             self._add_to_sums(client, arrays, self.ask.want.names)
         else:
-            self.each[client] = arrays
+            self.each[client] = self.ask.want.unpack(arrays) if isinstance(self.ask.want, PackedParts) else arrays
 
     def _add_to_sums(self, client: str, arrays: Arrays, names: tuple[str, ...]) -> None:
         if isinstance(self.ask.want, PackedSum):

@@ -30,7 +30,7 @@ from fedspan.engines.start import StartMessage, TableRequest
 from fedspan.engines.transport import Transport, read_answer
 from fedspan.errors import FedspanError, InputError, PrivacyError, ProtocolError
 from fedspan.secure.opening import Groups
-from fedspan.secure.packing import PackedSum
+from fedspan.secure.packing import PackedParts, PackedSum
 from fedspan.secure.session import SecureSession, check_channel, find_threshold
 from fedspan.secure.verified_session import VerifiedSession
 
@@ -256,7 +256,7 @@ class RemoteSession:
         """The reply, if it is what the task declares to release; masked sums are whole numbers modulo 2^64."""
         if ask.task.startswith("@"):
             return arrays
-        if isinstance(ask.want, PackedSum):
+        if isinstance(ask.want, PackedSum | PackedParts):
             arrays = ask.want.unpack(arrays)
         task = tasks_of(self.message.algorithm.client)[ask.task]
         masked = self.message.threshold is not None and not task.public

@@ -110,8 +110,8 @@ class Site:
             return Question(message, arrays, reply=reply)
         task = find_task(tasks_of(self.kind), message.task)
         if self.witness:
-            arrays, admitted = self.witness.admit(task, arrays, place)
-            question = Question(message, arrays, task, tuple(admitted), asked=digest_request(message.task, arrays))
+            may = self.witness.admit(task, arrays, place)
+            question = Question(message, may.arrays, task, may.wanted, asked=may.digest, widths=may.widths)
         else:
             question = self._check(message, arrays, task)
         if self.guard:
@@ -178,7 +178,7 @@ class Site:
             reply = question.vault.mask(reply, place, question.asked, question.widths)
             odd = odd or question.vault.saturated
         elif self.witness:
-            reply = self.witness.release(reply, place, question.asked)
+            reply = self.witness.release(reply, place, question.asked, question.widths)
             odd = odd or self.witness.saturated
         if odd and self.on_not_finite:
             self.on_not_finite(task.name)

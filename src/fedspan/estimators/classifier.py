@@ -125,7 +125,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         """
         check_parameters(self)
         data, schema = open_clients(Xs)
-        options = FitOptions(ledger if ledger is not None else Ledger(), retries, min_clients)
+        ledger = ledger if ledger is not None else Ledger()
+        options = FitOptions(ledger, retries, min_clients)
         parts, part = ([], {}) if groups is None else encode_labels(match_to_rows(groups, data, "groups"), least=1)
         noised = self.privacy is not None and self.class_weight == "balanced"  # weights from noised counts, later
         known_weight = None if noised else self.class_weight
@@ -161,6 +162,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
                 method,
                 self.privacy,
                 lambda count, plan: self._run_opening(rows, options, count, plan, "census").state,
+                ledger,
                 schema,
                 len(labels),
                 len(data),

@@ -44,6 +44,7 @@ class Parameter:
         example: What `fedspan new` shows if the default is None.
         in_job: Whether a job file can hold it, provided that its type can be written there.
         checked: Whether `fit` checks the type. An engine may be any object with the right methods.
+        share: Whether a number that is not an integer is a share, above 0 and below 1; the range is that of integers.
         name, kinds, default: Read off the estimator's class.
     """
 
@@ -57,6 +58,7 @@ class Parameter:
     example: object = None
     in_job: bool = True
     checked: bool = True
+    share: bool = False
     name: str = ""
     kinds: tuple[type, ...] = ()
     default: object = None
@@ -90,6 +92,8 @@ class Parameter:
         for kind in self.kinds:
             if kind is bool:
                 parts += ["True", "False"]
+            elif kind is float and self.share:
+                parts.append("a share above 0 and below 1")
             elif kind in (int, float):
                 parts.append(("an integer" if kind is int else "a number") + self.describe_range())
             elif kind is str:
@@ -121,6 +125,8 @@ class Parameter:
             return isinstance(value, bool | np.bool_)
         if kind is int:
             return is_whole(value) and self.in_range(value)
+        if kind is float and self.share:
+            return is_number(value) and not is_whole(value) and 0 < value < 1
         if kind is float:
             return is_number(value) and self.in_range(value)
         if kind is str:
@@ -142,9 +148,10 @@ def about(
     example: object = None,
     in_job: bool = True,
     checked: bool = True,
+    share: bool = False,
 ) -> dict[str, Parameter]:
     """The metadata of a field that is a parameter: see `Parameter`."""
-    row = Parameter(says, least, above, most, below, tuple(choices), reason, example, in_job, checked)
+    row = Parameter(says, least, above, most, below, tuple(choices), reason, example, in_job, checked, share)
     return {_KEY: row}
 
 

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from fedspan._types import Array
+from fedspan._types import Array, Matrix
 from fedspan.algorithms import Prior, SpectralState
+from fedspan.algorithms.spectral.noisy import NoisyState
 from fedspan.core.ledger import Ledger, Note
 from fedspan.core.protection import RETRIES
 from fedspan.core.run import Result
@@ -22,13 +22,16 @@ from fedspan.data.clients import open_clients
 from fedspan.errors import InputError
 from fedspan.estimators._bases.export import pca_to_sklearn, projection_to_onnx
 from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
+from fedspan.estimators._options.component_count import choose_count, count_to_solve
 from fedspan.estimators._options.private_solvers import describe_error, measure_rows
 from fedspan.estimators._options.spectral_parameters import SpectralParameters
-from fedspan.estimators._options.spectral_solvers import check_components, choose_solver
+from fedspan.estimators._options.spectral_solvers import choose_solver
 from fedspan.estimators.launch import count_sharers, secure_from, warn_caller
-from fedspan.estimators.parameters import check_parameters
+from fedspan.estimators.parameters import check_parameters, is_whole
 from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.orthonormal import fix_signs
+from fedspan.numerics.pca_model.coordinates import project_rows, square_distances
+from fedspan.numerics.pca_model.gaussian import GaussianModel
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
 
 _ACCURACIES = ("kkt", "change", "floor")  # what a solver may know of its own accuracy
@@ -39,7 +42,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
     """Principal component analysis of rows that are spread over clients, as if they were in one place.
 
     Parameters:
-        n_components: How many components to compute.
+        n_components: How many components to compute. A share of the variance (0.95) takes as many as explain more than
+            that; "mle" takes the most probable number (Minka's estimate); None takes all that there are.
         solver: The method; "auto" chooses one by its expected time. "gram" is exact in one round of d×d numbers,
             "krylov" takes a few rounds of d×k, "davidson" fewer (but shows each client's own subspace to the server).
             "faps", "ssi", "localpower", "fedpower", "uda", "wda" and "drsvd" are the papers' methods. An object of
@@ -48,6 +52,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         center: Whether to subtract the mean over all clients' rows. No client shows its own mean.
         scale: Whether to divide each column by its standard deviation over all clients' rows. Constant columns stay as
             they are.
+        whiten: Whether `transform` divides each coordinate by its standard deviation. Whitened coordinates have
+            variance 1 and are not correlated.
         tol: Stop when the violation or the change is at most this; 0 runs all rounds. It is the scaled KKT violation
             ‖(I - ZZᵀ)MZ‖_F / tr(M) where the server can see it, else the solver's own measure.
         max_rounds: Stop after this many rounds in any case.
@@ -65,13 +71,16 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         random_state: The seed of all random streams. None draws one, which is kept as `seed_`.
 
     Attributes:
-        components_: (k, d), orthonormal rows, the one of most variance first.
+        n_components_: k, how many components there are.
+        components_: (k, d), orthonormal rows, the one of most variance first. They and what follows are float32 if all
+            rows are, as in scikit-learn.
         explained_variance_: (k,), the variance along each component.
         explained_variance_ratio_: (k,), the same as a share of the variance of all features.
         singular_values_: (k,), of all centred rows together.
         mean_: (d,), what is subtracted from the rows.
         scale_: (d,), what they are divided by; ones without `scale`.
-        noise_variance_: The mean variance of what is left out.
+        noise_variance_: The mean variance of what is left out: of the min(n_samples_, d) - k other components, as in
+            scikit-learn.
         basis_, basis_variance_ratio_: What a warm start needs.
         n_features_in_, feature_names_in_, n_samples_, n_clients_: What the model was fitted on.
         n_rounds_, converged_: How the run ended.
@@ -129,13 +138,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         if not isinstance(warm_start, FederatedPCA | None):
             raise InputError(f"warm_start must be a fitted model or None, but is of type {type(warm_start).__name__}.")
         data, schema = open_clients(clients, in_batches=True)
-        check_components(self.n_components, schema.n_features)
+        k = count_to_solve(self, schema, self.privacy)
         ledger = ledger if ledger is not None else Ledger()
         options, secure = FitOptions(ledger, retries, min_clients), secure_from(self.secure)
         chosen = choose_solver(
             self,
             schema,
             len(data),
+            k,
             privacy=self.privacy,
             secure=secure,
             prior=None if warm_start is None else warm_start._make_prior(),
@@ -144,6 +154,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
                 partial(self._run_opening, data, options),
                 dp,
                 bool(self.center),
+                len(data),
                 count_sharers(secure, len(data), min_clients),
                 ledger,
             ),
@@ -163,7 +174,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         if chosen.private:
             theta, n = float(result.state.theta[-1]), float(result.state.moments.n)
             ledger.add(Note(describe_error(chosen.private, schema.n_features, theta, n)))
-        self._learn(result)
+        self._learn(result, schema.dtype)
         self._keep_columns(schema)
         self.n_clients_ = len(data)
         self._keep_run(result)
@@ -173,20 +184,26 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             self._warn_of_accuracy(result)
         return self
 
-    def _learn(self, result: Result[SpectralState]) -> None:
+    def _learn(self, result: Result[SpectralState], dtype: str | None) -> None:
         """Set the attributes from the last state of the run."""
         state, moments = result.state, result.state.moments
         if moments.n < 2:
             raise InputError(f"At least 2 rows are needed over all clients, but there are {moments.n}.")
-        theta, Z = self._drop_null_space(np.maximum(state.theta, 0.0), state.Z, moments.n)
-        d, k = len(moments.mean), len(theta)
-        self.components_ = fix_signs(Z.T)
-        self.explained_variance_ = theta / (moments.n - 1)
+        theta, Z = np.maximum(state.theta, 0.0), state.Z
+        if not isinstance(state, NoisyState):  # noised variances do not tell which components the data determine
+            theta, Z = self._drop_null_space(theta, Z, moments.n)
+        d, n = len(moments.mean), moments.n
         total = max(moments.trace, float(theta.sum())) or 1.0  # a noised trace may be below what is explained, even 0
-        self.explained_variance_ratio_ = theta / total
-        self.singular_values_ = np.sqrt(theta)
-        self.noise_variance_ = max(moments.trace - theta.sum(), 0.0) / (moments.n - 1) / (d - k) if d > k else 0.0
-        self.mean_, self.scale_ = moments.mean, moments.scale
+        k = choose_count(self.n_components, theta, total, int(n), d)
+        theta, Z = theta[:k], Z[:, :k]
+        left = min(n, d) - k
+        kind = dtype or np.float64
+        self.components_ = fix_signs(Z.T).astype(kind)
+        self.explained_variance_ = (theta / (n - 1)).astype(kind)
+        self.explained_variance_ratio_ = (theta / total).astype(kind)
+        self.singular_values_ = np.sqrt(theta).astype(kind)
+        self.noise_variance_ = float(max(moments.trace - theta.sum(), 0.0) / (n - 1) / left) if left > 0 else 0.0
+        self.mean_, self.scale_ = moments.mean.astype(kind), moments.scale.astype(kind)
         self.basis_, self.basis_variance_ratio_ = _find_basis(state, Z, theta, total)
         self.n_samples_ = moments.n
 
@@ -211,7 +228,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         rank = int(np.sum(theta > tiny))
         if rank == 0:
             raise InputError("All rows are equal (after centering), so there are no components; the data must vary.")
-        if rank < self.n_components:
+        if is_whole(self.n_components) and rank < self.n_components:
             warn_caller(
                 f"The data have rank {rank}, so there are only {rank} components, not {self.n_components}; lower "
                 f"n_components to {rank}."
@@ -226,35 +243,61 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         )
 
     def transform(self, X: object) -> Array:
-        """Coordinates of rows in the components, (n, k). Sparse rows stay sparse."""
+        """Coordinates of rows in the components, (n, k). Sparse rows stay sparse, and float32 stays float32."""
         check_is_fitted(self)
-        rows = prepare_rows(self, X, dtype=np.float64)
+        return project_rows(self._take_rows(X), self.mean_, self.find_projection())
+
+    def find_projection(self) -> Array:
+        """What `transform` multiplies rows by, once the mean is subtracted, (d, k)."""
         W = self.components_.T / self.scale_[:, None]
-        return rows @ W - self.mean_ @ W if sp.issparse(rows) else (rows - self.mean_) @ W
+        return W / np.sqrt(self.explained_variance_) if self.whiten else W
+
+    def _take_rows(self, X: object) -> Matrix:
+        return prepare_rows(self, X, dtype=[np.float64, np.float32])
 
     def inverse_transform(self, X: object) -> Array:
         """Rows with those coordinates, (n, d)."""
         check_is_fitted(self)
-        Z = np.asarray(X, dtype=np.float64)
+        Z = np.asarray(X)
+        Z = Z if Z.dtype in (np.float64, np.float32) else Z.astype(np.float64)
         if Z.ndim != 2 or Z.shape[1] != len(self.components_):
             raise InputError(f"Rows must have {len(self.components_)} coordinates, but the array has shape {Z.shape}.")
+        Z = Z * np.sqrt(self.explained_variance_) if self.whiten else Z
         return Z @ self.components_ * self.scale_ + self.mean_
+
+    def score_samples(self, X: object) -> Array:
+        """The log-likelihood of each row under probabilistic PCA, (n,), as scikit-learn's PCA.score_samples.
+
+        Whitening changes coordinates, not the distribution of the rows: it does not change their likelihood.
+        """
+        check_is_fitted(self)
+        rows = self._take_rows(X)
+        coordinates = project_rows(rows, self.mean_, self.components_.T / self.scale_[:, None])
+        return self._find_gaussian().log_likelihoods(coordinates, square_distances(rows, self.mean_, self.scale_))
 
     def score(self, X: object, y: object = None) -> float:
         """Mean log-likelihood of rows under probabilistic PCA, as scikit-learn's PCA.score."""
+        return float(self.score_samples(X).mean())
+
+    def get_covariance(self) -> Array:
+        """The covariance of rows under probabilistic PCA, (d, d); without centering, their second moments."""
         check_is_fitted(self)
-        if self.noise_variance_ <= 0:
-            raise InputError(
-                "The likelihood needs a positive noise variance, but the components leave nothing out; use fewer "
-                "components than features."
-            )
-        Z = self.transform(X)
-        rows = prepare_rows(self, X, dtype=np.float64)
-        rest = _square_distances(rows, self.mean_, self.scale_) - (Z**2).sum(axis=1)
-        d, k, noise = self.n_features_in_, len(self.components_), self.noise_variance_
-        logdet = np.log(self.explained_variance_).sum() + (d - k) * np.log(noise) + 2 * np.log(self.scale_).sum()
-        inside = (Z**2 / self.explained_variance_).sum(axis=1)
-        return float(np.mean(-0.5 * (d * np.log(2 * np.pi) + logdet + inside + rest / noise)))
+        return self._find_gaussian().covariance().astype(self.components_.dtype)
+
+    def get_precision(self) -> Array:
+        """The inverse of `get_covariance`, (d, d), without inverting it."""
+        check_is_fitted(self)
+        return self._find_gaussian().precision().astype(self.components_.dtype)
+
+    def _find_gaussian(self) -> GaussianModel:
+        V, variances = self.components_.astype(np.float64), self.explained_variance_.astype(np.float64)
+        return GaussianModel(V, variances, self.noise_variance_, self.scale_.astype(np.float64))
+
+    @property
+    def n_components_(self) -> int:
+        """How many components there are."""
+        check_is_fitted(self)
+        return len(self.components_)
 
     @property
     def _n_features_out(self) -> int:
@@ -278,11 +321,3 @@ def _find_basis(state: SpectralState, Z: Array, theta: Array, total: float) -> t
     values, S, _ = rayleigh_ritz(Q, AQ, 1)
     known = values > 0
     return S[:, known].T @ Q.T, values[known] / total
-
-
-def _square_distances(X: Any, mean: Array, scale: Array) -> Array:
-    """‖(x - mean)/scale‖² of each row; sparse rows stay sparse."""
-    if not sp.issparse(X):
-        return np.asarray((((X - mean) / scale) ** 2).sum(axis=1))
-    W = 1.0 / scale**2
-    return np.asarray(X.multiply(X) @ W - 2 * (X @ (mean * W)) + (mean**2 * W).sum())

@@ -181,7 +181,7 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
         check_private_personal(self, schema)
         sharers = count_sharers(secure_from(self.secure), len(data), options.min_clients)
         run_part = partial(self._run_opening, data, options)
-        measured = measure_rows(run_part, dp, CENTER[self.center] != "none", sharers, ledger)
+        measured = measure_rows(run_part, dp, CENTER[self.center] != "none", len(data), sharers, ledger)
         algorithm, plan = build_private_prior(self, measured, schema, sharers)
         result = self._run(
             algorithm,

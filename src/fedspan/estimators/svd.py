@@ -47,6 +47,7 @@ class FederatedSVD(FederatedPCA):
 
     task: ClassVar[str] = "svd"
     center: ClassVar[bool] = False  # type: ignore[misc]  # a constant of the class, not a parameter
+    whiten: ClassVar[bool] = False  # type: ignore[misc]
 
     def to_sklearn(self) -> Any:
         """A fitted scikit-learn `TruncatedSVD`, or with scale=True a `Pipeline` of a scaler and it.

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 from urllib.parse import quote, urlsplit
 
-from fedspan.data.clients import name_clients
+from fedspan.data.cells.dialect import (
+    EXPECTED_OF_DIALECT,
+    KEYS_OF_DIALECT,
+    dialect_value_fits,
+    read_dialect,
+    split_place,
+)
+from fedspan.data.clients import blame_client, name_clients
 from fedspan.data.database import has_password, hide_password, is_address, parse_query, sqlite_path
 from fedspan.data.preparation import Preparation
 from fedspan.errors import InputError
 from fedspan.jobs.tasks import TASKS
 
-TablePlace = str | dict[str, str]
-"""Where a client's table is: a path or an address, or the table of a database with its url."""
+TablePlace = str | dict[str, Any]
+"""Where a client's table is: a path or an address, or a table with path or url and how it is read."""
 
 
 class DataTable(TypedDict, total=False):
@@ -31,6 +38,17 @@ class DataTable(TypedDict, total=False):
     n_features: int
     held_out: list[TablePlace] | dict[str, TablePlace]
     table: str
+    separator: str
+    encoding: str
+    decimal: str
+    na_values: list[str]
+    true_values: list[str]
+    false_values: list[str]
+    dates: list[str] | dict[str, str]
+    ignore_case: list[str]
+    multiply: dict[str, float]
+    names: list[str]
+    sheet: str
 
 
 KEYS: dict[str, tuple[type, ...]] = {
@@ -45,15 +63,19 @@ KEYS: dict[str, tuple[type, ...]] = {
     "n_features": (int,),
     "held_out": (list, dict),
     "table": (str,),
+    **KEYS_OF_DIALECT,
 }
 EXPECTED = {
     "data.categories": 'a list of columns, or a table such as { sex = ["f", "m"] }',
     "data.fill": "a table such as { age = 50.0 }",
+    **{f"data.{key}": says for key, says in EXPECTED_OF_DIALECT.items()},
 }
 
 
 def items_fit(key: str, value: object) -> bool:
     """Whether what is inside a list or table of [data] is of the right kind."""
+    if key in KEYS_OF_DIALECT:
+        return dialect_value_fits(key, value)
     if not isinstance(value, list | dict):
         return True
     items = value.values() if isinstance(value, dict) else value
@@ -62,11 +84,21 @@ def items_fit(key: str, value: object) -> bool:
     if key == "categories" and isinstance(value, dict):
         return all(isinstance(item, list) and all(isinstance(word, str) for word in item) for item in items)
     places = key in ("clients", "views", "held_out")
-    return all(isinstance(item, str) or (places and _is_query(item)) for item in items)
+    return all(isinstance(item, str) or (places and _is_described(item)) for item in items)
 
 
-def _is_query(item: object) -> bool:
-    return isinstance(item, dict) and "url" in item and all(isinstance(value, str) for value in item.values())
+def _is_described(item: object) -> bool:
+    """Whether that is a table with a path or a url, and how it is read."""
+    if not isinstance(item, dict) or ("url" in item) == ("path" in item):
+        return False
+    return all(isinstance(value, str) for key, value in item.items() if key not in KEYS_OF_DIALECT)
+
+
+def read_reading(data: DataTable) -> dict[str, object]:
+    """Give the keys of [data] that say how all tables are read, checked together."""
+    keys = {key: value for key, value in data.items() if key in KEYS_OF_DIALECT}
+    read_dialect(keys, "[data]")
+    return keys
 
 
 def check_data(task: str, data: DataTable) -> None:
@@ -140,9 +172,11 @@ def locate(given: list[TablePlace] | dict[str, TablePlace], beside: Path) -> dic
 def _stem(place: TablePlace) -> str:
     """What a file or a database is called; nothing is checked here."""
     if isinstance(place, dict):
-        return place["table"] if "table" in place else Path(urlsplit(place["url"]).path).stem or "database"
+        if "path" in place:
+            return _stem(place["path"])
+        return str(place["table"]) if "table" in place else Path(urlsplit(place["url"]).path).stem or "database"
     if "://" not in place:
-        return Path(place).stem
+        return Path(place.removesuffix(".gz")).stem
     return Path(urlsplit(place).path).stem or "database"
 
 
@@ -151,6 +185,11 @@ def _locate_one(name: str, place: TablePlace, beside: Path) -> TablePlace:
         return place
     if isinstance(place, str) and not is_address(place):
         return str(beside / place)
+    if isinstance(place, dict):
+        with blame_client(name):
+            split_place(place)  # which refuses keys that do not fit
+        if "path" in place:
+            return {**place, "path": str(beside / place["path"])}
     table = {"url": place} if isinstance(place, str) else dict(place)
     if has_password(table["url"]):
         raise InputError(
@@ -158,7 +197,7 @@ def _locate_one(name: str, place: TablePlace, beside: Path) -> TablePlace:
             "copied. Take it out, and give it by PGPASSWORD or ~/.pgpass."
         )
     try:
-        parse_query(table)
+        parse_query({key: value for key, value in table.items() if key not in KEYS_OF_DIALECT})
     except InputError as error:
         raise InputError(f"client {name!r}: {error}") from None
     if table["url"].startswith("sqlite:"):

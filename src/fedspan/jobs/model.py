@@ -21,6 +21,7 @@ from fedspan.core.ledger import Ledger
 from fedspan.core.participation import Participation
 from fedspan.core.protection import RETRIES
 from fedspan.core.run import Engine
+from fedspan.data.cells.dialect import KEYS_OF_DIALECT, add_reading
 from fedspan.data.clients import open_client
 from fedspan.data.preparation import PLAIN, Preparation
 from fedspan.data.tables import Prepared, Table
@@ -145,6 +146,7 @@ class Job:
         timeout: In a federation: seconds in which a site must answer; None: 60.
         table: In a federation: which of the sites' tables; None: the one named default.
         retries: How often a client that did not answer is asked again; None: as often as `run` does by default.
+        reading: How all tables are read (`fedspan.data.cells.dialect`); what is written beside a path comes first.
         ready: How each client's table is prepared, once the clients have agreed on it.
         name: The job file's name, after which run folders are called.
         kit: The researcher's kit, if the job is for a federation.
@@ -163,6 +165,7 @@ class Job:
     timeout: float | None = None
     table: str | None = None
     retries: int | None = None
+    reading: Mapping[str, object] = field(default_factory=dict)
     ready: Mapping[str, Preparation] = field(default_factory=dict, compare=False)
     name: str = field(default="", compare=False)
     kit: Path | None = field(default=None, compare=False)
@@ -195,6 +198,12 @@ class Job:
         data = tree.setdefault("data", {})
         if isinstance(data, dict) and ("clients" in data or "views" in data):
             raise InputError("The sites know themselves where their data is; leave data.clients and data.views out.")
+        reading = [key for key in data if key in KEYS_OF_DIALECT] if isinstance(data, dict) else []
+        if reading:
+            raise InputError(
+                f"The sites' own files say how their tables are read, and a job cannot change it; leave "
+                f"data.{reading[0]} out."
+            )
         task = tree.get("job", {}).get("task")
         if isinstance(data, dict) and task in TASKS:
             data[TASKS[task].over] = {site: f"flare://{site}" for site in find()}
@@ -265,10 +274,10 @@ class Job:
     ) -> Job:
         """Let the clients agree on all that must be known before their tables are opened (`estimators/prepare.py`)."""
         if TASKS[self.task].over == "views":
-            return replace(self, ready=settle_each(self.clients, self.preparation))
+            return replace(self, ready=settle_each(self.places(), self.preparation))
         options = self.options()
         done = agree(
-            self.clients,
+            self.places(),
             self.preparation,
             private="privacy" in options,
             secure=options.get("secure"),
@@ -281,12 +290,18 @@ class Job:
     def open(self, name: str, *, held_out: bool = False) -> Table:
         """Open the table of a client, with its ids and labels."""
         source = self.sources()[name]
-        return open_client(name, replace(source, source=self.held_out[name]) if held_out else source)
+        if held_out:
+            source = replace(source, source=add_reading(self.held_out[name], self.reading))
+        return open_client(name, source)
+
+    def places(self) -> dict[str, object]:
+        """Give what each client's table is, and how it is read."""
+        return {name: add_reading(place, self.reading) for name, place in self.clients.items()}
 
     def sources(self) -> dict[str, Prepared]:
         """Give what opens each client's table, when it is needed."""
         ready = self.ready or self.prepare().ready
-        return {name: Prepared(source, ready[name]) for name, source in self.clients.items()}
+        return {name: Prepared(source, ready[name]) for name, source in self.places().items()}
 
     def resolve(self) -> Job:
         """Write out every default, and draw a seed if there is none: what a resumed run must repeat."""
@@ -308,7 +323,7 @@ class Job:
             },
             "privacy": self.privacy,
             "secure": self.secure,
-            "data": {"table": self.table, **_data_section.write_preparation(self.preparation)},
+            "data": {"table": self.table, **_data_section.write_preparation(self.preparation), **self.reading},
             f"data.{TASKS[self.task].over}": self.clients,
             "data.held_out": self.held_out,
         }
@@ -370,6 +385,7 @@ def parse(tree: TomlTable, beside: Path) -> Job:
         run.get("timeout"),
         data.get("table"),
         run.get("retries"),
+        _data_section.read_reading(data),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from fedspan._files import write_whole
 from fedspan.core.participation import Participation
+from fedspan.data.cells.dialect import KEYS_OF_DIALECT
 from fedspan.data.preparation import MISSING
 from fedspan.errors import InputError
 from fedspan.estimators.parameters import Parameter
@@ -31,15 +32,30 @@ _TYPES: dict[type, dict[str, Any]] = {
     list: {"type": "array", "items": _STRINGS},
     dict: {"type": "object", "additionalProperties": _STRINGS},
 }
-_PLACE = {"anyOf": [_STRINGS, {"type": "object", "required": ["url"], "additionalProperties": _STRINGS}]}
-_PLACES = {"anyOf": [{"type": "array", "items": _PLACE}, {"type": "object", "additionalProperties": _PLACE}]}
 _WORDS = {"type": "array", "items": _STRINGS}
+_READING: dict[str, dict[str, Any]] = {
+    **{key: _WORDS if list in kinds else _STRINGS for key, kinds in KEYS_OF_DIALECT.items()},
+    "separator": {"type": "string", "minLength": 1, "maxLength": 1},
+    "decimal": {"enum": [".", ","]},
+    "dates": {"anyOf": [_WORDS, {"type": "object", "additionalProperties": _STRINGS}]},
+    "multiply": {"type": "object", "additionalProperties": {"type": "number"}},
+}
+_DESCRIBED = {"type": "object", "properties": {**_READING, "path": _STRINGS, "url": _STRINGS, "query": _STRINGS}}
+_PLACE = {
+    "anyOf": [
+        _STRINGS,
+        {**_DESCRIBED, "required": ["url"], "additionalProperties": _STRINGS},
+        {**_DESCRIBED, "required": ["path"], "additionalProperties": False},
+    ]
+}
+_PLACES = {"anyOf": [{"type": "array", "items": _PLACE}, {"type": "object", "additionalProperties": _PLACE}]}
 _OF_DATA: dict[str, dict[str, Any]] = {
     "clients": _PLACES,
     "views": _PLACES,
     "held_out": _PLACES,
     "categories": {"anyOf": [_WORDS, {"type": "object", "additionalProperties": _WORDS}]},
     "fill": {"type": "object", "additionalProperties": {"type": "number"}},
+    **_READING,
 }
 
 
@@ -125,6 +141,8 @@ def _parameter(row: Parameter) -> dict[str, Any]:
         allowed: dict[str, Any] = {"type": "object", "properties": inner, "additionalProperties": False}
     else:
         allowed = _types(row.kinds, row.choices)
+    if row.share:
+        return {"description": row.says, "anyOf": _list_counts_and_shares(row)} | _find_default(row)
     bounds = {
         "minimum": row.least,
         "exclusiveMinimum": row.above,
@@ -132,9 +150,18 @@ def _parameter(row: Parameter) -> dict[str, Any]:
         "exclusiveMaximum": row.below,
     }
     allowed |= {name: bound for name, bound in bounds.items() if bound is not None and math.isfinite(bound)}
-    if isinstance(row.default, bool | int | float | str):
-        allowed["default"] = row.default
-    return {"description": row.says, **allowed}
+    return {"description": row.says, **allowed} | _find_default(row)
+
+
+def _find_default(row: Parameter) -> dict[str, object]:
+    return {"default": row.default} if isinstance(row.default, bool | int | float | str) else {}
+
+
+def _list_counts_and_shares(row: Parameter) -> list[dict[str, object]]:
+    """An integer in the row's range, a share, or one of its words."""
+    count: dict[str, object] = {"type": "integer", "minimum": row.least}
+    share: dict[str, object] = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
+    return [count, share, {"type": "string", "enum": list(row.choices)}]
 
 
 def _types(kinds: tuple[type, ...], choices: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -19,6 +19,11 @@ from fedspan.errors import PrivacyError
 _BYTES = 32
 
 
+def draw_secret(size: int) -> bytes:
+    """Bytes from the operating system, which nobody can repeat. All noise comes from here."""
+    return os.urandom(size)
+
+
 def derive_key(key: bytes, *purpose: object) -> bytes:
     """A key for one purpose, from which the others cannot be found."""
     return hmac.digest(key, repr(purpose).encode(), "sha256")
@@ -27,7 +32,7 @@ def derive_key(key: bytes, *purpose: object) -> bytes:
 def read_key(path: Path) -> bytes:
     """The key in a file; a new one if there is none yet."""
     try:
-        _create(path, os.urandom(_BYTES).hex())
+        _create(path, draw_secret(_BYTES).hex())
         key = bytes.fromhex(path.read_text(encoding="ascii"))
     except (OSError, ValueError) as error:
         raise PrivacyError(
@@ -49,7 +54,7 @@ class RunKey:
     @classmethod
     def open(cls, folder: Path | None) -> RunKey:
         """That of the run in a checkpoint's folder, so that a resumption repeats what was sent; else a new one."""
-        new = cls(os.urandom(16).hex(), os.urandom(_BYTES))
+        new = cls(draw_secret(16).hex(), draw_secret(_BYTES))
         if folder is None:
             return new
         path = folder / "noise.json"

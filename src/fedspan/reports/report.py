@@ -55,8 +55,9 @@ def render_report(
     """
     section = SECTIONS[facts.task]
     duration = f"in {format_count(model.n_rounds_, 'round')}"
+    summary = section.summarize(model, duration) + _describe_count(ledger)
     parts = [
-        f"<h1>{escape(section.title)}</h1><p>{escape(section.summarize(model, duration))}</p>",
+        f"<h1>{escape(section.title)}</h1><p>{escape(summary)}</p>",
         f"<p>{escape(describe_solver(ledger))}</p>" if ledger.started else "",
         render_key_figures(_list_run_figures(section, model, ledger, facts)),
         f"<p><strong>Privacy:</strong> {escape(describe_privacy(ledger, facts.privacy))}</p>",
@@ -81,6 +82,16 @@ def _choose_rows(facts: RunFacts, scores: Mapping[str, Array] | None, with_rows:
     return ShownRows(not with_rows, facts.hides_rows, scores, f"fedspan report {place} --without-rows")
 
 
+def _describe_count(ledger: Ledger) -> str:
+    """That the number of rows is noised, and by how much, if it is."""
+    count = ledger.counted
+    if count is None:
+        return ""
+    if count.hidden:
+        return f" The noise hides the number of rows: it is {count.figure()}."
+    return f" The number of rows is a noised count, {count.figure()}."
+
+
 def _list_run_figures(section: Section[Any], model: FittedModel, ledger: Ledger, facts: RunFacts) -> dict[str, str]:
     last = last_metrics(ledger)
     figures = {
@@ -90,6 +101,7 @@ def _list_run_figures(section: Section[Any], model: FittedModel, ledger: Ledger,
         "bytes down": format_bytes(ledger.bytes_down),
         "time": format_duration(ledger.seconds),
         **section.list_sizes(model),
+        **({"rows": ledger.counted.figure()} if ledger.counted else {}),
         "outcome": section.describe_outcome(model, last),
     }
     kind, error = accuracy_of(last)

@@ -13,6 +13,9 @@ pseudorandom numbers modulo 2^64. A wrapped entry is off by a multiple of 2^b, s
 2^-2(64-b) in a column: b is at most 40, or 64, at which nothing wraps. One entry that is off by a single turn is put
 right, because only one row of R explains the difference. Other columns are marked (`Replies.wrapped`), and the
 algorithm asks for them again.
+
+The sites of a verified run are shown S itself, in as few bits as its rows and columns need (`shrink`). They use no
+prediction, which their own rounding might make another one; what they check is the tag of S (witness.py).
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from hashlib import sha256
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.core.protocol import NOT_ASKED, Narrow, Sum
+from fedspan.core.protocol import NOT_ASKED, Narrow, Parts, Sum
 from fedspan.errors import ProtocolError
 from fedspan.secure.keys import stream
 
@@ -49,16 +52,21 @@ def tell_widths(narrow: Mapping[str, Narrow]) -> dict[str, Array]:
     return told | {COLUMNS + name: one.columns.astype(np.int8) for name, one in narrow.items()}
 
 
-def read_widths(arrays: Arrays) -> dict[str, Array]:
-    """The widths of narrow arrays in a request."""
+def read_exponents(arrays: Arrays) -> dict[str, tuple[Array, Array]]:
+    """The exponents of rows and columns for narrow arrays in a request."""
     out = {}
     for name in arrays:
         if name.startswith(ROWS):
             rows, columns = arrays[name], arrays.get(COLUMNS + name.removeprefix(ROWS))
             if columns is None or any(x.dtype != np.int8 or x.ndim != 1 for x in (rows, columns)):
                 raise ProtocolError("Secure aggregation refused: widths must be small integers by row and by column.")
-            out[name.removeprefix(ROWS)] = find_widths(rows, columns)
+            out[name.removeprefix(ROWS)] = (rows, columns)
     return out
+
+
+def read_widths(arrays: Arrays) -> dict[str, Array]:
+    """The widths of narrow arrays in a request."""
+    return {name: find_widths(*exponents) for name, exponents in read_exponents(arrays).items()}
 
 
 def is_width(name: str) -> bool:
@@ -146,6 +154,29 @@ def resolve(lane: Array, narrow: Narrow) -> Array:
     return center + np.where(widths == 0, 0, off)
 
 
+def shrink(lane: Array) -> tuple[Array, Array, Array]:
+    """(1, d, k) integers as bytes, with the exponents of rows and columns that are just enough for them."""
+    size = lane[0].view(np.int64)
+    bits = 1 + np.frexp(np.maximum(size, -1 - size).astype(np.float64))[1]  # with the sign
+    choices = []
+    for part in (0.5, 0.75, 0.9, 1.0):
+        columns = np.ceil(np.quantile(bits, part, axis=0)) if len(bits) else np.ones(lane.shape[2])
+        rows = (bits - columns).max(axis=1, initial=-64)
+        choices.append((rows.astype(np.int8), columns.astype(np.int8)))
+    rows, columns = min(choices, key=lambda choice: int(find_widths(*choice).sum(dtype=np.int64)))
+    return pack_lane(lane, find_widths(rows, columns)), rows, columns
+
+
+def unshrink(packed: Array, rows: Array, columns: Array) -> Array:
+    """The inverse of `shrink`. Every entry has a bit at least, so few bytes cannot ask for much memory."""
+    good = all(x.ndim == 1 for x in (packed, rows, columns)) and rows.dtype == columns.dtype == np.int8
+    if not good or rows.size * columns.size > 8 * packed.size or (columns == NOT_ASKED).any():
+        raise ProtocolError("A sum does not have the bytes that its rows and columns need.")
+    nothing = np.zeros((rows.size, columns.size), dtype=np.int64)
+    lane = unpack_lane(packed, find_widths(rows, columns))
+    return resolve(lane, Narrow(nothing, rows, columns)).view(np.uint64)[None]
+
+
 class PackedSum(Sum):
     """A sum of masked arrays, some of which come packed."""
 
@@ -157,7 +188,23 @@ class PackedSum(Sum):
 
     def unpack(self, arrays: Arrays) -> dict[str, Array]:
         """The arrays of a reply, all as numbers modulo 2^64."""
-        return {
-            name: unpack_lane(x, self.widths[name]) if name in self.widths and x.dtype == np.uint8 else x
-            for name, x in arrays.items()
-        }
+        return _unpack_reply(arrays, self.widths)
+
+
+class PackedParts(Parts):
+    """Every reply by itself, of masked arrays of which some come packed."""
+
+    widths: Mapping[str, Array]
+
+    def __init__(self, *names: str, widths: Mapping[str, Array]) -> None:
+        super().__init__(*names)
+        object.__setattr__(self, "widths", widths)
+
+    def unpack(self, arrays: Arrays) -> dict[str, Array]:
+        """The arrays of a reply, all as numbers modulo 2^64."""
+        return _unpack_reply(arrays, self.widths)
+
+
+def _unpack_reply(arrays: Arrays, widths: Mapping[str, Array]) -> dict[str, Array]:
+    packed = {name for name, x in arrays.items() if name in widths and x.dtype == np.uint8}
+    return {name: unpack_lane(x, widths[name]) if name in packed else x for name, x in arrays.items()}

@@ -1,7 +1,8 @@
 """What a site has not seen of earlier exchanges, as bytes that travel with the next question.
 
 Of a sum each integer takes as many bytes as the largest of its lane needs: the sums of whole parts are small, and the
-rests have no more bits than the step and the number of clients.
+rests have no more bits than the step and the number of clients. Matrices of integers take as many bits as their rows
+and columns need (packing.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from fedspan._types import Array, Arrays
 from fedspan.channel import wire
 from fedspan.errors import ProtocolError
 from fedspan.secure.masking import Place
+from fedspan.secure.packing import shrink, unshrink
 from fedspan.secure.tags import TAGS
 
 
@@ -23,6 +25,7 @@ class Exchanged:
     """One exchange of a verified run, as the server holds it: the question, and what came of it.
 
     `lanes` is the sum with its tag, still as integers; `each` are replies that are public. `to` None: all were asked.
+    `wrapped` marks columns of narrow arrays that are asked for again: then there is no sum yet.
     """
 
     place: Place
@@ -34,6 +37,7 @@ class Exchanged:
     question: dict[str, Array] = field(default_factory=dict)
     lanes: dict[str, Array] = field(default_factory=dict)
     each: dict[str, dict[str, Array]] = field(default_factory=dict)
+    wrapped: dict[str, Array] = field(default_factory=dict)
 
 
 def to_blob(past: Exchanged, *, asked: bool) -> Array:
@@ -42,6 +46,9 @@ def to_blob(past: Exchanged, *, asked: bool) -> Array:
     shapes: dict[str, list[int]] = {}
     for name, lanes in past.lanes.items():
         shapes[name] = list(lanes.shape)
+        if len(lanes) == 1 and lanes.ndim == 3:
+            arrays[f"p {name}"], arrays[f"r {name}"], arrays[f"c {name}"] = shrink(lanes)
+            continue
         for i, lane in enumerate(lanes):
             flat = lane.reshape(-1)
             # A tag is random, so its width would be, too; and messages are to have the same length in each run.
@@ -50,6 +57,7 @@ def to_blob(past: Exchanged, *, asked: bool) -> Array:
         arrays |= {f"e{i} {name}": x for name, x in reply.items()}
     if not asked:
         arrays |= {f"q {name}": x for name, x in past.question.items()}
+    arrays |= {f"w {name}": np.packbits(x) for name, x in past.wrapped.items()}
     meta = {
         "place": past.place,
         "task": past.task,
@@ -59,6 +67,7 @@ def to_blob(past: Exchanged, *, asked: bool) -> Array:
         "epoch": past.epoch,
         "lanes": shapes,
         "each": list(past.each),
+        "wrapped": {name: len(x) for name, x in past.wrapped.items()},
         "asked": asked,
     }
     return np.frombuffer(wire.dump({"past": json.dumps(meta)}, arrays), dtype=np.uint8)
@@ -69,10 +78,8 @@ def from_blob(blob: Array) -> tuple[Exchanged, bool]:
     try:
         meta, arrays = wire.load(np.asarray(blob, dtype=np.uint8).tobytes())
         told = json.loads(meta["past"])
-        lanes = {
-            str(name): np.stack([_widen(arrays[f"s{i} {name}"]) for i in range(shape[0])]).reshape(shape)
-            for name, shape in told["lanes"].items()
-        }
+        lanes = {str(name): _read_lanes(arrays, name, shape) for name, shape in told["lanes"].items()}
+        wrapped = {str(name): _read_marks(arrays[f"w {name}"], size) for name, size in told["wrapped"].items()}
         each = {str(client): _cut_names(arrays, f"e{i} ") for i, client in enumerate(told["each"])}
         round, exchange = map(int, told["place"])
         past = Exchanged(
@@ -85,10 +92,25 @@ def from_blob(blob: Array) -> tuple[Exchanged, bool]:
             _cut_names(arrays, "q "),
             lanes,
             each,
+            wrapped,
         )
         return past, bool(told["asked"])
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise ProtocolError("What a question says of earlier exchanges cannot be read.") from None
+
+
+def _read_lanes(arrays: Arrays, name: str, shape: list[int]) -> Array:
+    if f"p {name}" in arrays:
+        return unshrink(arrays[f"p {name}"], arrays[f"r {name}"], arrays[f"c {name}"]).reshape(shape)
+    return np.stack([_widen(arrays[f"s{i} {name}"]) for i in range(shape[0])]).reshape(shape)
+
+
+def _read_marks(packed: Array, size: int) -> Array:
+    """The marks of that many columns."""
+    marks = np.unpackbits(packed)
+    if not 0 <= marks.size - size < 8:
+        raise ValueError("not the marks of columns")
+    return marks[:size].astype(bool)
 
 
 def _cut_names(arrays: Arrays, prefix: str) -> dict[str, Array]:

@@ -1,7 +1,9 @@
 """The server's half of an algorithm, repeated at a site: what it must ask next, given what it has been told.
 
 It goes through the very steps of `core.run.run`, from the same seed, on sums that the site has checked. A question is
-compared with the expected one and then adopted, so that the rounding of two machines does not add up.
+compared with the expected one and then adopted, so that the rounding of two machines does not add up. What was asked
+in a round already and is asked again (because a narrow sum wrapped around) must come as it came before, to the bit:
+otherwise a server that says so would have several questions instead of one, each within what rounding allows.
 """
 
 from __future__ import annotations
@@ -22,11 +24,15 @@ from fedspan.secure.masking import Place
 
 @dataclass(frozen=True)
 class Heard:
-    """What an exchange gave: the sums, or the replies that are public; and who is missing."""
+    """What an exchange gave: the sums, or the replies that are public; and who is missing.
+
+    With `wrapped` there is no sum yet, because those columns of a narrow array (`Ask.narrow`) are asked for again.
+    """
 
     total: dict[str, Array] = field(default_factory=dict)
     each: dict[str, dict[str, Array]] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    wrapped: dict[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,15 @@ class Replica:
         if ask.task != task:
             raise ProtocolError(f"The next question is {ask.task!r}, not {task!r}.")
         check_question(self.how[task], ask.arrays, arrays)
+        self._check_repeated(ask.arrays, arrays)
         return ask
+
+    def _check_repeated(self, expected: Arrays, came: Arrays) -> None:
+        """Refuse other arrays than before, where the algorithm asks with the same ones again."""
+        for name, x in expected.items():
+            before = [step.question[name] for step in self.steps if name in step.question]
+            if any(np.array_equal(x, y) for y in before) and not np.array_equal(x, came[name]):
+                raise ProtocolError(f"{name!r} is asked again in a round, and must be what it was before.")
 
     def expect(self, place: Place) -> Ask:
         """The question that must come next, at that place."""
@@ -141,7 +155,7 @@ class Replica:
             raise ProtocolError("An answer came without a question.")
         to = self.clients if self.ask.to is None else self.ask.to
         self.steps[-1] = replace(self.steps[-1], heard=heard)
-        replies = Replies(to, heard.missing, heard.each, heard.total)
+        replies = Replies(to, heard.missing, heard.each, heard.total, wrapped=heard.wrapped)
         try:
             self._advance(replies)
         except Exception as error:  # as at the server, which ends the run

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,13 +17,14 @@ from fedspan._types import Array, Arrays
 from fedspan.core.checkpoint import build, to_c_order
 from fedspan.core.ledger import Exchange
 from fedspan.core.protection import RETRIES
-from fedspan.core.protocol import Ask, Parts, Replies, Sum
+from fedspan.core.protocol import Ask, Narrow, Parts, Replies, Sum
 from fedspan.core.run import Session
 from fedspan.core.snapshot import SessionSnapshot
 from fedspan.errors import ClientError, ProtocolError
 from fedspan.secure import fixed
 from fedspan.secure.masking import Place, stack_bytes
 from fedspan.secure.opening import Groups
+from fedspan.secure.packing import CHECK, PackedParts, check_columns_of, find_widths, resolve, tell_widths
 from fedspan.secure.past import Exchanged, to_blob
 from fedspan.secure.session import PhaseCosts
 from fedspan.secure.tags import PRESENT, TAGS
@@ -80,7 +81,7 @@ class VerifiedSession:
             replies = Replies(cohort, cohort, failures=costs.failures, exhausted=cohort)
             return replies, costs.event(ask, place, cohort)
         # As it is now: the algorithm goes on with these arrays, and may change them.
-        question = {name: np.array(x) for name, x in to_c_order(ask.arrays).items()}
+        question = {name: np.array(x) for name, x in to_c_order(ask.arrays).items()} | tell_widths(ask.narrow)
         over = Exchanged(place, ask.task, (), ask.to, epoch=self.epoch, question=question)
         if public:
             replies = self._ask_public(ask, cohort, place, costs)
@@ -128,8 +129,11 @@ class VerifiedSession:
 
     def _ask_sum(self, ask: Ask, over: Exchanged, place: Place, costs: PhaseCosts) -> tuple[Exchanged, Replies]:
         assert isinstance(ask.want, Sum)  # noqa: S101 - for the type checker
-        names = ask.want.names
-        masked = Ask(ask.task, ask.arrays, Parts(*names, fixed.COUNTS, PRESENT, TAGS))
+        names, narrow = ask.want.names, ask.narrow
+        widths = {name: find_widths(one.rows, one.columns) for name, one in narrow.items()}
+        checks = (CHECK + name for name in narrow)
+        want = PackedParts(*names, *checks, fixed.COUNTS, PRESENT, TAGS, widths=widths)
+        masked = Ask(ask.task, {**ask.arrays, **tell_widths(narrow)}, want)
         each = self._phase(masked, self.clients, place, costs)
         inside = [group for group in self.groups if all(client in each for client in group)]
         here = [client for group in inside for client in group]
@@ -138,10 +142,13 @@ class VerifiedSession:
         if not here:
             return over, Replies(self.clients, missing, failures=costs.failures, exhausted=missing)
         lanes = {name: np.sum([each[client][name] for client in here], axis=0) for name in each[here[0]]}
+        wrapped = _resolve_narrow(lanes, narrow, place)
         order = [*sorted(names), fixed.COUNTS]
         total = fixed.from_lanes({name: lanes[name] for name in order}, len(here))
-        replies = Replies(self.clients, missing, total=total, failures=costs.failures, exhausted=missing)
-        return replace(over, names=tuple(sorted(names)), lanes=lanes), replies
+        replies = Replies(self.clients, missing, {}, total, costs.failures, missing, wrapped)
+        over = replace(over, names=tuple(sorted(names)))
+        gone = {name: marks for name, marks in wrapped.items() if marks.any()}
+        return replace(over, wrapped=gone) if gone else replace(over, lanes=lanes), replies
 
     def _phase(
         self, ask: Ask, to: tuple[str, ...], place: Place, costs: PhaseCosts, *, question: bool = True
@@ -200,11 +207,21 @@ class VerifiedSession:
         return True
 
 
+def _resolve_narrow(lanes: dict[str, Array], narrow: Mapping[str, Narrow], place: Place) -> dict[str, Array]:
+    """Put the sums of narrow arrays in place of their low bits; the columns that have wrapped around."""
+    wrapped = {}
+    for name, one in narrow.items():
+        found, checks = resolve(lanes[name], one), lanes.pop(CHECK + name)
+        total, wrapped[name] = check_columns_of(found, checks, one, place, name)
+        lanes[name] = total.view(np.uint64)[None]
+    return wrapped
+
+
 def _drop_odd(each: dict[str, Arrays]) -> dict[str, str]:
     """Take out the replies whose arrays do not have the shapes that most have; why, for each of them."""
-    layouts = {client: tuple((name, x.shape) for name, x in reply.items()) for client, reply in each.items()}
+    layouts = {client: tuple((name, x.shape, x.dtype) for name, x in reply.items()) for client, reply in each.items()}
     usual = Counter(layouts.values()).most_common(1)
     odd = [client for client, layout in layouts.items() if layout != usual[0][0]]
     for client in odd:
         del each[client]
-    return dict.fromkeys(odd, "its arrays have other shapes than those of most clients")
+    return dict.fromkeys(odd, "its arrays have other shapes or types than those of most clients")

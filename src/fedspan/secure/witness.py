@@ -8,6 +8,9 @@ h the transcript: h₀ = H(opening), then H(h, place, question), then H(h, what 
     y_i = [x_i, tag_i] + Σ_{j>i} PRG(k_ij) - Σ_{j<i} PRG(k_ij),  k_ij = HMAC(s_ij, h),  tag_i = ⟨r, x_i⟩,  r = PRG(K, h)
 
 with j in its own group only. Everybody in a group must answer, or there is no sum over it: no mask is ever taken off.
+Of narrow arrays (packing.py) only the low bits of y_i leave, as many as the question says, so the widths are in h. The
+tag is of all the bits of x_i, and of all its columns: sites believe nothing but a whole sum. If the server says that
+some columns wrapped around, they are shown no sum, and answer the same question, to the bit, with other widths.
 
 Phases:  @keys    a public key from each, signed for this opening and epoch       once per epoch
          @roster  all keys to all; K from the first site, sealed for each other   once per epoch
@@ -27,18 +30,19 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.core.protocol import Each, Sum, Task, tasks_of
+from fedspan.core.protocol import Ask, Each, Sum, Task, tasks_of
 from fedspan.errors import ProtocolError
 from fedspan.secure import fixed
 from fedspan.secure.identity import Identity
 from fedspan.secure.keys import PrivateKey, new_key, purpose_key, seal, shared_secret, stream, unseal
 from fedspan.secure.masking import Place, digest_request, stack_bytes
 from fedspan.secure.opening import RunOpening
+from fedspan.secure.packing import CHECK, check_sums, find_widths, is_width, pack_lane, read_exponents
 from fedspan.secure.past import Exchanged, from_blob
 from fedspan.secure.replica import Heard, Replica, ReplicaMemory
 from fedspan.secure.tags import PRESENT, TAGS, from_halves, linear_tag, to_halves
@@ -46,6 +50,7 @@ from fedspan.secure.tags import PRESENT, TAGS, from_halves, linear_tag, to_halve
 PAST = "@past "  # begins the names of what a question says of earlier exchanges
 SEALED_KEY = 48  # K and the tag of its seal
 _KEY_LABEL = b"fedspan verified key 1"
+T = TypeVar("T")
 
 
 class QuestionMemory(Protocol):
@@ -89,6 +94,16 @@ class _Epoch:
     group: bytes = b""  # K
 
 
+@dataclass(frozen=True)
+class Admitted:
+    """A question that may be answered: its arrays for the task, and what is to leave."""
+
+    arrays: Arrays
+    wanted: tuple[str, ...]
+    digest: bytes  # of all that was asked
+    widths: dict[str, Array]  # of arrays of which only the low bits leave
+
+
 @dataclass
 class _Answered:
     place: Place
@@ -127,7 +142,7 @@ class Witness:
         _refuse_unless(phase in phases, f"{phase!r} is not a phase")
         return self._guarded(lambda: phases[phase](arrays))
 
-    def _guarded(self, work: Callable[[], Arrays]) -> Arrays:
+    def _guarded(self, work: Callable[[], T]) -> T:
         """What the work gives; a refusal closes the run here."""
         _refuse_unless(not self.closed, "this site has refused a message of the run, and takes part no more")
         try:
@@ -212,36 +227,34 @@ class Witness:
         _refuse_unless(question == self.sent.question, f"exchange {place} was asked already, and not like this")
         return self.sent.arrays
 
-    def admit(self, task: Task, arrays: Arrays, place: Place) -> tuple[Arrays, list[str]]:
-        """The question without what came with it, if it is the next one; and the names of the arrays to release."""
+    def admit(self, task: Task, arrays: Arrays, place: Place) -> Admitted:
+        """The question without what came with it, if it is the next one; and what is to leave."""
         _refuse_unless(place >= self.replica.place, f"exchange {place} is over")  # a late message: no harm is meant
-        wanted: list[str] = []
 
-        def work() -> Arrays:
+        def work() -> Admitted:
             question, past = _split_past(arrays)
             for blob in past:
                 self._learn(*from_blob(blob))
-            ask = self._hear(task.name, question, place)
-            if isinstance(ask, Sum):
-                wanted.extend(ask.names)
-            else:
+            ask, digest = self._hear(task.name, question, place)
+            if not isinstance(ask.want, Sum):
                 _refuse_unless(task.public, f"{task.name!r} asks for every site's own reply")
-                wanted.extend(task.releases)
-            return question
+            wanted = ask.want.names if isinstance(ask.want, Sum) else tuple(task.releases)
+            plain = {name: x for name, x in question.items() if not is_width(name)}
+            return Admitted(plain, wanted, digest, _read_widths(ask, question))
 
-        return self._guarded(work), wanted
+        return self._guarded(work)
 
-    def _hear(self, task: str, question: Arrays, place: Place) -> Sum | Each:
-        """Take a question as the next one; what it wants."""
-        ask = self.replica.take(task, question, place)
+    def _hear(self, task: str, question: Arrays, place: Place) -> tuple[Ask, bytes]:
+        """Take a question as the next one; what is asked, and the digest of the question."""
+        ask = self.replica.take(task, {name: x for name, x in question.items() if not is_width(name)}, place)
+        _read_widths(ask, question)
         digest = digest_request(task, question)
         _refuse_unless(self.asked.note(self.h, digest), "another question was asked before, after the same exchanges")
         self._bind(place, digest if ask.to is None or ask.to == self.opening.clients else repr(ask.to).encode())
         _refuse_unless(ask.to is None or self.name in ask.to, f"{task!r} is not for this site")
         _refuse_unless(isinstance(ask.want, Sum | Each), f"{task!r} asks for parts")
-        assert isinstance(ask.want, Sum | Each)  # noqa: S101 - for the type checker
         self.said = None
-        return ask.want
+        return ask, digest
 
     def _bind(self, place: Place, what: bytes) -> None:
         self.h = sha256(self.h + repr(place).encode() + what).digest()
@@ -266,7 +279,9 @@ class Witness:
         ask = self.replica.ask
         assert ask is not None  # noqa: S101 - one waits
         to = self.opening.clients if ask.to is None else ask.to
-        if isinstance(ask.want, Sum):
+        if past.wrapped:
+            heard = self._check_wrapped(past, ask)
+        elif isinstance(ask.want, Sum):
             heard = self._check_sum(past, ask.task, ask.want.names)
         else:
             _refuse_unless(set(past.each) <= set(to), "a reply comes from a site that was not asked")
@@ -279,6 +294,16 @@ class Witness:
         self.said, self.sent = None, None
         self.at += 1
         self.replica.feed(heard)
+
+    def _check_wrapped(self, past: Exchanged, ask: Ask) -> Heard:
+        """The columns that are said to have wrapped around. If it is a lie, the server gets the same sum again."""
+        for name, marks in past.wrapped.items():
+            known = ask.narrow.get(name)
+            columns = () if known is None else known.columns.shape
+            _refuse_unless(bool(marks.any()) and marks.shape == columns, f"{name!r} cannot have wrapped around")
+        told = sorted((name, marks.tolist()) for name, marks in past.wrapped.items())
+        self._bind(past.place, b"wrapped" + repr(told).encode())
+        return Heard(wrapped=past.wrapped)
 
     def _check_sum(self, past: Exchanged, task: str, names: tuple[str, ...]) -> Heard:
         lanes = past.lanes
@@ -312,19 +337,19 @@ class Witness:
 
     # ------------------------------------------------------------------------------------------------ replies
 
-    def release(self, reply: Arrays, place: Place, question: bytes) -> Arrays:
+    def release(self, reply: Arrays, place: Place, question: bytes, widths: Arrays | None = None) -> Arrays:
         """What leaves in reply to the question that was admitted: masked with its tag, or as it is if it is public."""
         ask = self.replica.ask
         assert ask is not None  # noqa: S101 - it was admitted
         if isinstance(ask.want, Sum):
-            out: Arrays = self._mask(reply)
+            out: Arrays = self._mask(reply, place, widths or {})
         else:
             out = reply
             self.said = {name: np.array(x) for name, x in reply.items()}
         self.sent = _Answered(place, question, out)
         return out
 
-    def _mask(self, reply: Arrays) -> Arrays:
+    def _mask(self, reply: Arrays, place: Place, widths: Arrays) -> Arrays:
         epoch, groups = self._current(), self.opening.groups
         _refuse_unless(bool(epoch.group), "no keys were agreed on in this epoch")
         lanes = fixed.to_lanes(reply, len(self.opening.clients))
@@ -335,13 +360,17 @@ class Witness:
         flat = _flatten(lanes, order)
         tag = linear_tag(purpose_key(epoch.group, "tag", _tell_layout(lanes, order), self.h), flat)
         lanes[TAGS] = to_halves(tag)
-        y = np.concatenate([flat, lanes[TAGS].reshape(-1)])
+        for name, bits in widths.items():
+            _refuse_unless(lanes[name].shape == (1, *bits.shape), f"the widths do not fit {name!r}")
+            lanes[CHECK + name] = check_sums(lanes[name], place, name)
+        y = np.concatenate([flat, *(lanes[name].reshape(-1) for name in list(lanes)[len(order) :])])
         for site in mine:
             if site != self.name:
                 mask = stream(self._pair(site, "mask", self.h), y.size)
                 y = np.add(y, mask, out=y) if site > self.name else np.subtract(y, mask, out=y)
         cuts = np.cumsum([x.size for x in lanes.values()])[:-1]
-        return {n: part.reshape(x.shape) for (n, x), part in zip(lanes.items(), np.split(y, cuts), strict=True)}
+        out = {n: part.reshape(x.shape) for (n, x), part in zip(lanes.items(), np.split(y, cuts), strict=True)}
+        return out | {name: pack_lane(out[name], bits) for name, bits in widths.items()}
 
     # ------------------------------------------------------------------------------------------------ memory
 
@@ -378,6 +407,20 @@ def _split_past(arrays: Arrays) -> tuple[dict[str, Array], list[Array]]:
     question = {name: x for name, x in arrays.items() if not name.startswith(PAST)}
     names = sorted((name for name in arrays if name.startswith(PAST)), key=lambda name: (len(name), name))
     return question, [arrays[name] for name in names]
+
+
+def _read_widths(ask: Ask, question: Arrays) -> dict[str, Array]:
+    """In how many bits arrays are to leave; refused for arrays of which nothing is known, or of other shapes.
+
+    Which widths they are is the server's choice: whatever they are, it sees low bits of the sum and no more.
+    """
+    exponents = read_exponents(question)
+    for name, (rows, columns) in exponents.items():
+        known = ask.narrow.get(name)
+        shapes = None if known is None else (known.rows.shape, known.columns.shape)
+        _refuse_unless((rows.shape, columns.shape) == shapes, f"the widths do not fit {name!r}")
+    _refuse_unless(sum(map(is_width, question)) == 2 * len(exponents), "widths come without an array")
+    return {name: find_widths(rows, columns) for name, (rows, columns) in exponents.items()}
 
 
 def _flatten(lanes: Arrays, order: list[str]) -> Array:

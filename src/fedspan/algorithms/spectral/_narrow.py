@@ -74,20 +74,24 @@ def _to_narrow(center: Array, rows: Array, columns: Array) -> Narrow:
 
 
 def ask_near(ask: Ask, name: str, expected: Narrow) -> Round[Array]:
-    """The complete sum of an integer array; if it is secure, in few bits, with more for columns that need them."""
+    """The complete sum of an integer array; if it is secure, in few bits, with more for columns that need them.
+
+    What is known of it already is the prediction of columns that are not asked for again, so the last answer has all
+    of it. A site that repeats this (secure/replica.py) is shown no sum before that, only which columns are missing.
+    """
     replies = yield from complete(replace(ask, narrow={name: expected}))
-    total, wrapped = replies.total[name], replies.wrapped.get(name)
     more = np.minimum(expected.columns.astype(np.int64) + _AGAIN, _LARGEST)
     for rows, columns in ((expected.rows, more), (np.zeros_like(expected.rows), np.full_like(more, _FULL_WIDTH))):
-        if wrapped is None or not wrapped.any():
-            return total
-        wider = Narrow(expected.center, rows, np.where(wrapped, columns, NOT_ASKED).astype(np.int8))
-        replies = yield from complete(replace(ask, narrow={name: wider}))
-        total = np.where(wrapped, replies.total[name], total)
         wrapped = replies.wrapped.get(name)
+        if wrapped is None or not wrapped.any():
+            return replies.total[name]
+        center = np.where(wrapped, expected.center, replies.total.get(name, expected.center))
+        wider = Narrow(center, rows, np.where(wrapped, columns, NOT_ASKED).astype(np.int8))
+        replies = yield from complete(replace(ask, narrow={name: wider}))
+    wrapped = replies.wrapped.get(name)
     if wrapped is not None and wrapped.any():  # at full width nothing can wrap
         raise ProtocolError(
             f"The sum of {name!r} does not have its check sums, even at full width, so a client has sent something "
             "else than it was asked for. Find out which one, and run again without it."
         )
-    return total
+    return replies.total[name]

@@ -203,7 +203,7 @@ class Krylov(Spectral[KrylovState]):
         V, moments = from_grid(codes, scale), state.moments
         expected = predict_sum(state.Qt, state.AQt, V, state.step, moments.trace, moments.clients)
         Y = yield from ask_near(Ask(self.product_task, arrays, Sum("Y")), "Y", expected)
-        return V, Y * state.step
+        return from_grid(codes, scale), Y * state.step  # a site that repeats this has what came in `codes` now
 
     def done(self, state: KrylovState) -> bool:
         return state.kkt <= self.tol or state.next.shape[1] == 0

@@ -211,7 +211,7 @@ def inspect_table(table: SiteTable) -> Inspection:
     """Look at every cell that a job could use."""
     found = Inspection()
     try:
-        source = find_source(table.path)
+        source = find_source(table.source)
         if source is None:
             _inspect_array(table, found)
         else:
@@ -295,7 +295,7 @@ def _judge(
 
 
 def _inspect_array(table: SiteTable, found: Inspection) -> None:
-    opened = open_table(table.path, replace(Preparation(), id=table.id, label=table.label, n_features=table.features))
+    opened = open_table(table.source, replace(Preparation(), id=table.id, label=table.label, n_features=table.features))
     X = opened.X
     found.rows = int(X.shape[0])
     if X.shape[1] != table.features:

@@ -121,12 +121,13 @@ def open_site_table(
     *,
     alone: bool = False,
     in_batches: bool = False,
-    path: str | None = None,
+    held_out: bool = False,
 ) -> Table:
-    """The rows that a job gets. `alone`: they are a view, of which no row may go. `path`: other rows of the table."""
-    source = find_source(path or table.path)
+    """The rows that a job gets. `alone`: they are a view, of which no row may go. `held_out`: the further rows."""
+    place = table.held_out_source if held_out else table.source
+    source = find_source(place)
     if source is None:
-        return _open_arrays(table, path or table.path, choice, classes, alone=alone)
+        return _open_arrays(table, place, choice, classes, alone=alone)
     checked = CheckedSource(source, choice, classes, drop=not alone and choice.missing != "mean")
     how = choice
     if alone:
@@ -146,10 +147,10 @@ def _log_problems(problems: Mapping[str, int], left: int) -> None:
 
 
 def _open_arrays(
-    table: SiteTable, path: str, choice: Preparation, classes: Collection[str] | None, *, alone: bool
+    table: SiteTable, place: object, choice: Preparation, classes: Collection[str] | None, *, alone: bool
 ) -> Table:
     """The same for a table whose columns have no names."""
-    opened = open_table(path, replace(choice, missing="refuse", fill={}))
+    opened = open_table(place, replace(choice, missing="refuse", fill={}))
     X = opened.X
     if not isinstance(X, np.ndarray | sp.sparray | sp.spmatrix) or X.shape[1] != table.features:
         raise InputError(
@@ -211,9 +212,9 @@ class SiteSurvey(TableSurvey):
     """A site's table for the agreement on means: sums of what its file allows, over no fewer rows than it says."""
 
     def __init__(self, table: SiteTable, choice: Preparation) -> None:
-        source = find_source(table.path)
+        source = find_source(table.source)
         self.table, self.checked = table, None if source is None else CheckedSource(source, choice, drop=False)
-        super().__init__(table.path if self.checked is None else self.checked, choice)
+        super().__init__(table.source if self.checked is None else self.checked, choice)
         if self.checked is None and _find_bad_rows(self.X).any():
             self.X = _to_dense(self.X)
             self.X[is_not_allowed(self.X)] = np.nan
@@ -251,7 +252,7 @@ def open_client_data(table: SiteTable, start: StartMessage) -> object:
         return DeepView(opened.X, _find_network(table), ids=opened.ids, secret=secret)
     held = None
     if table.held_out is not None:
-        held = open_site_table(table, replace(choice, id=None), alone=True, path=table.held_out).X
+        held = open_site_table(table, replace(choice, id=None), alone=True, held_out=True).X
     return Entities(opened.X, opened.ids, secret, held)
 
 

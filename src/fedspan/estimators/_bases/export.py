@@ -23,7 +23,7 @@ def pca_to_sklearn(model: FederatedEstimator) -> Any:
     from sklearn.decomposition import PCA
 
     check_is_fitted(model)
-    pca = PCA(len(model.components_))
+    pca = PCA(len(model.components_), whiten=bool(model.whiten))
     pca.n_components_, pca.n_samples_, pca._fit_svd_solver = len(model.components_), int(model.n_samples_), "full"
     pca.components_, pca.singular_values_ = model.components_.copy(), model.singular_values_.copy()
     pca.explained_variance_ = model.explained_variance_.copy()
@@ -86,11 +86,11 @@ def projection_to_onnx(model: FederatedEstimator, path: str | os.PathLike[str]) 
     """`transform` as a graph of float64: X (n, d) → transformed (n, k)."""
     check_is_fitted(model)
     helper = _load_onnx_helper()
-    W = model.components_.T / model.scale_[:, None]
+    W = np.asarray(model.find_projection(), dtype=np.float64)
     nodes, arrays, rows = [], {"W": W}, "X"
     if np.any(model.mean_ != 0.0):
         nodes, rows = [helper.make_node("Sub", ["X", "mean"], ["centered"])], "centered"
-        arrays["mean"] = model.mean_
+        arrays["mean"] = np.asarray(model.mean_, dtype=np.float64)
     nodes.append(helper.make_node("MatMul", [rows, "W"], ["transformed"]))
     _write(path, model, nodes, arrays, {"X": model.n_features_in_}, {"transformed": (np.float64, W.shape[1])})
 

@@ -26,7 +26,7 @@ from fedspan.data.preparation import Preparation
 from fedspan.errors import FedspanError, InputError
 from fedspan.estimators._bases.model_file import check_model_file, read_model_file
 from fedspan.estimators.launch import make_engine, open_checkpoint, secure_from, seed_from
-from fedspan.estimators.parameters import about
+from fedspan.estimators.parameters import about, parameters_of
 from fedspan.privacy.plan import Plan
 from fedspan.privacy.request import PaperDP, RowDP
 from fedspan.reports.facts import RunFacts
@@ -167,7 +167,12 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         given = {
             name: v for name, v in self.get_params(deep=False).items() if name != "checkpoint"
         }  # it is a path on this machine
-        plain = {name: v for name, v in given.items() if isinstance(v, bool | int | float | str)}
+        rows = parameters_of(type(self))
+        plain = {
+            name: v
+            for name, v in given.items()
+            if isinstance(v, bool | int | float | str) or (v is None and rows[name].default is not None)
+        }
         values = {name: self.__dict__[name] for name in self.learned}
         names = get_feature_names(self)
         values["feature_names_in_"] = None if names is None else [str(name) for name in names]

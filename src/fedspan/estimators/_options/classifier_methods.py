@@ -15,6 +15,7 @@ from fedspan.algorithms.learning.count_samples import CountSamples
 from fedspan.algorithms.learning.scaling import LENGTH2, Scaling
 from fedspan.algorithms.learning.torch import TorchModel
 from fedspan.algorithms.spectral.private_bounds import Bounds
+from fedspan.core.ledger import Counted, Ledger, Note
 from fedspan.core.participation import Participation
 from fedspan.core.protocol import Server, declared_releases
 from fedspan.data.clients import Schema
@@ -23,6 +24,7 @@ from fedspan.estimators._options.common_parameters import ROUNDS
 from fedspan.estimators._options.private_solvers import check_delta
 from fedspan.estimators.parameters import about
 from fedspan.numerics.swish import Swish
+from fedspan.privacy.noised_count import NoisedCount
 from fedspan.privacy.plan import Plan, plan_for
 from fedspan.privacy.request import RowDP
 
@@ -232,6 +234,7 @@ def build_private_method(
     method: Server[Any],
     dp: RowDP,
     count: Callable[[CountSamples, Plan], Bounds],
+    ledger: Ledger,
     schema: Schema,
     classes: int,
     clients: int,
@@ -265,7 +268,10 @@ def build_private_method(
     noised = plan_for(dp, declared, opening.planned(), spread=sharers, opens=True)
     counts = count(opening, noised)
     n, by_class = counts.n, counts.by_class
-    check_delta(dp, n)
+    rows = NoisedCount(n, noised.deviation("tally", "n", declared["tally"]["n"], 1, clients))
+    ledger.add(Counted(rows.value, rows.deviation))
+    ledger.add(Note(f"The table has {rows.describe('rows')}."))
+    check_delta(dp, rows, ledger)
     rate = min(1.0, method.batch * clients / n)
     spent = sum(release.share for release in opening.planned())
     sampled = replace(method, private=Sampling(round(n), schema.n_features, rate, dp.simulate, spent))

@@ -8,13 +8,14 @@ from typing import Protocol
 
 from fedspan.algorithms import FedPower, Known, NoisyGram, NoisyPower, NoisyRefine, PaperNoise
 from fedspan.algorithms.spectral.private_bounds import Bounds, Census, PrivateMean
-from fedspan.core.ledger import Ledger, Note
+from fedspan.core.ledger import Counted, Ledger, Note
 from fedspan.core.protocol import Server, declared_releases
 from fedspan.core.run import Result
 from fedspan.data.clients import Schema
 from fedspan.errors import InputError
 from fedspan.estimators._options.spectral_parameters import SpectralParameters
 from fedspan.estimators.launch import count_sharers, warn_caller
+from fedspan.privacy.noised_count import NoisedCount
 from fedspan.privacy.plan import Plan, expected_error, plan_for
 from fedspan.privacy.request import PaperDP, RowDP
 from fedspan.secure.masking import Secure
@@ -55,7 +56,8 @@ class Measured:
 
     dp: RowDP
     known: Known
-    longer: float  # about how many rows are longer than the bound; not a number if the bound was found
+    rows: NoisedCount
+    longer: NoisedCount | None  # rows that are longer than the bound; None if the bound was found
     spent: float
 
 
@@ -90,9 +92,9 @@ class PrivateSolver:
         return found
 
 
-def check_private_request(asked: SpectralParameters, schema: Schema) -> None:
+def check_private_request(asked: SpectralParameters, schema: Schema, k: int) -> None:
     """Refuse what cannot be private before anything is sent."""
-    _choose(asked, schema, True)
+    _choose(asked, k, schema, True)
     if asked.scale:
         raise InputError(
             "scale=True cannot be combined with privacy=RowDP(…), because it would read the deviations off the private "
@@ -108,22 +110,25 @@ def check_private_request(asked: SpectralParameters, schema: Schema) -> None:
             raise InputError(f"{name} cannot be combined with privacy=RowDP(…); leave it out.")
 
 
-def measure_rows(run_part: RunPart, dp: RowDP, center: bool, sharers: int, ledger: Ledger) -> Measured:
+def measure_rows(run_part: RunPart, dp: RowDP, center: bool, clients: int, sharers: int, ledger: Ledger) -> Measured:
     """Find out, for a small part of the budget, what a private run must know: n, and the bounds that are left open."""
     auto = dp.row_norm == "auto"
     own = center and (auto or dp.center is not None)  # the mean has a bound of its own
     find_raw = auto or (own and dp.center == "robust")
     census = Census(search=find_raw)
     first = replace(dp, row_norm=_UNUSED) if find_raw else dp
-    found = _run_opening(run_part, census, first, "census", sharers)
+    plan = _plan_opening(census, first, sharers)
+    found = run_part(census, plan, "census").state
     spent, n, mean, norm = _sum_shares(census), found.n, None, dp.row_norm
-    check_delta(dp, n)
+    rows, longer = _count_rows(found, plan, clients)
+    ledger.add(Counted(rows.value, rows.deviation))
+    check_delta(dp, rows, ledger)
     if auto and not center:
         norm = found.norm
     if own:
         raw = dp.center if isinstance(dp.center, float | int) else found.norm
         opening = PrivateMean(search=auto, prior=n)
-        located = _run_opening(run_part, opening, replace(dp, row_norm=raw), "mean", sharers)
+        located = run_part(opening, _plan_opening(opening, replace(dp, row_norm=raw), sharers), "mean").state
         spent, mean = spent + _sum_shares(opening), located.mean
         norm = located.norm if auto else norm
         ledger.add(Note(f"Rows were shortened to {raw:.4g} for their mean, and after centering to {norm:.4g}."))
@@ -131,14 +136,23 @@ def measure_rows(run_part: RunPart, dp: RowDP, center: bool, sharers: int, ledge
         ledger.add(Note(f"Rows were shortened to {norm:.4g} for their mean, and again to {norm:.4g} after centering."))
     if auto:
         ledger.add(Note(f"row_norm {norm:.4g} was found by a noised histogram of the rows' lengths."))
-    measured = Measured(replace(dp, row_norm=norm), Known(n, mean), found.longer, spent)
+    measured = Measured(replace(dp, row_norm=norm), Known(n, mean), rows, longer, spent)
     _tell_counts(measured, ledger)
     return measured
 
 
-def _run_opening(run_part: RunPart, opening: Census | PrivateMean, dp: RowDP, part: str, sharers: int) -> Bounds:
-    plan = plan_for(dp, declared_releases(opening.client), opening.planned(), spread=sharers, opens=True)
-    return run_part(opening, plan, part).state
+def _plan_opening(opening: Census | PrivateMean, dp: RowDP, sharers: int) -> Plan:
+    return plan_for(dp, declared_releases(opening.client), opening.planned(), spread=sharers, opens=True)
+
+
+def _count_rows(found: Bounds, plan: Plan, clients: int) -> tuple[NoisedCount, NoisedCount | None]:
+    """The noised numbers of rows, and of those that are longer than the bound if they were counted."""
+    task, declared = ("tally" if "tally" in plan.noise else "census"), declared_releases(Census.client)
+
+    def count(value: float, array: str) -> NoisedCount:
+        return NoisedCount(value, plan.deviation(task, array, declared[task][array], 1, clients))
+
+    return count(found.n, "n"), None if math.isnan(found.longer) else count(found.longer, "longer")
 
 
 def _sum_shares(opening: Census | PrivateMean) -> float:
@@ -146,16 +160,15 @@ def _sum_shares(opening: Census | PrivateMean) -> float:
 
 
 def _tell_counts(measured: Measured, ledger: Ledger) -> None:
-    """Say, from noised counts, how many rows there are and how many were shortened; warn if it is many."""
-    n, longer = measured.known.n, measured.longer
-    text = f"About {n:.0f} rows (a noised count)."
-    if math.isnan(longer):
-        ledger.add(Note(text))
+    """Say, from noised counts, how many rows there are and how many were shortened; warn if it is many for sure."""
+    rows, longer = measured.rows, measured.longer
+    text = f"The table has {rows.describe('rows')}"
+    if longer is None:
+        ledger.add(Note(f"{text}."))
         return
-    part = min(max(longer / n, 0.0), 1.0)
-    text = f"About {n:.0f} rows, of which about {part:.0%} are longer than row_norm={measured.dp.row_norm:g} (noised)."
+    text += f"; {rows.describe_part(longer, f'longer than row_norm={measured.dp.row_norm:g}')}."
     ledger.add(Note(text))
-    if part > _MANY:
+    if longer.least > _MANY * rows.most:
         warn_caller(
             f"{text} They were shortened, which changes the components. Raise row_norm, or give row_norm='auto'; if "
             "the rows lie far from the origin, give RowDP(center='robust')."
@@ -164,6 +177,7 @@ def _tell_counts(measured: Measured, ledger: Ledger) -> None:
 
 def build_private_plan(
     asked: SpectralParameters,
+    k: int,
     measured: Measured,
     secure: Secure | None,
     schema: Schema,
@@ -175,7 +189,7 @@ def build_private_plan(
 
     def plan(solver: AnyNoisy, why: str) -> PrivateSolver:
         known = measured.known
-        solver = replace(solver, k=int(asked.n_components), center=center, counted=True, spent=measured.spent)
+        solver = replace(solver, k=k, center=center, counted=True, spent=measured.spent)
         solver = replace(solver, located=known.mean is not None, prior=known)
         if isinstance(solver, NoisyPower):
             solver = replace(solver, d=schema.n_features)
@@ -184,21 +198,28 @@ def build_private_plan(
 
     gram = plan(NoisyGram(), "")
     noisy = guess_error(gram, measured, schema.n_features) > _NOISE_MATTERS
-    return plan(*_choose(asked, schema, noisy))
+    return plan(*_choose(asked, k, schema, noisy))
 
 
-def check_delta(dp: RowDP, rows: float) -> None:
-    """Refuse a δ at which a whole row may be shown."""
-    if dp.delta * rows >= 1:
+def check_delta(dp: RowDP, rows: NoisedCount, ledger: Ledger) -> None:
+    """Refuse a δ at which a whole row may be shown; if the noise leaves a doubt, say so."""
+    if dp.delta * rows.least >= 1:
         raise InputError(
-            f"delta must be below 1 / number of rows, but is {dp.delta!r} for about {rows:.0f} rows (a noised count): "
-            "at that delta a whole row may be shown."
+            f"delta must be below 1 / number of rows, but is {dp.delta!r} for {rows.describe('rows')}: at that delta a "
+            "whole row may be shown."
+        )
+    if dp.delta * rows.most >= 1:
+        ledger.add(
+            Note(
+                f"Whether delta={dp.delta:g} is below 1 / number of rows cannot be told from the noised count "
+                f"({rows.figure()}); above, a whole row may be shown."
+            )
         )
 
 
-def _choose(asked: SpectralParameters, schema: Schema, noisy: bool) -> tuple[AnyNoisy, str]:
+def _choose(asked: SpectralParameters, k: int, schema: Schema, noisy: bool) -> tuple[AnyNoisy, str]:
     """The solver, and why. `noisy`: one noisy Gram matrix would leave an error that matters."""
-    solver, k, d = asked.solver, int(asked.n_components), schema.n_features
+    solver, d = asked.solver, schema.n_features
     if isinstance(solver, NoisyGram | NoisyPower):
         return solver, "as requested"
     if solver == "gram":
@@ -249,10 +270,12 @@ def forecast_error(chosen: PrivateSolver, measured: Measured, schema: Schema) ->
         best = guess_error(chosen, measured, schema.n_features, best=True)
         guess = f"on a typical table ({best:.2g} if its variances are as large as row_norm allows)"
     text = f"Expected projection distance: about {error:.2g} {guess}."
+    if measured.rows.hidden:
+        text += f" The noise hides even the number of rows ({measured.rows.figure()})."
     if not chosen.shared and chosen.clients > 1:
         less = math.sqrt(chosen.clients)
         text += f" Every client adds all of the noise: with secure=True it would be {less:.2g} times smaller."
-    if error > _LARGE:
+    if error > _LARGE or measured.rows.hidden:
         warn_caller(
             f"{text} Above {_LARGE:g} the components say little: raise epsilon, lower row_norm, ask for fewer "
             "components, or join more rows. Only noised counts have been sent yet."

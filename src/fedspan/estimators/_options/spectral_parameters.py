@@ -9,7 +9,7 @@ from typing import Any
 from fedspan.algorithms import Davidson, DrSvd, Faps, FedPower, Gram, Krylov, LocalPower, Ssi, Uda, Wda
 from fedspan.core.participation import Participation
 from fedspan.core.protocol import Server
-from fedspan.estimators._options.common_parameters import BITS_ON_LINKS, MAX_ROUNDS, N_COMPONENTS, SCALE_BY_ALL
+from fedspan.estimators._options.common_parameters import BITS_ON_LINKS, MAX_ROUNDS, SCALE_BY_ALL
 from fedspan.estimators.choice import Auto
 from fedspan.estimators.parameters import about
 
@@ -31,7 +31,10 @@ SOLVERS: dict[str, Callable[[], Server[Any]]] = {
 class SpectralParameters:
     """What can be asked of a spectral solver."""
 
-    n_components: int = field(default=2, metadata=N_COMPONENTS)
+    n_components: int | float | str | None = field(
+        default=2,
+        metadata=about("How many components to compute.", least=1, choices=("mle",), share=True),
+    )
     _: KW_ONLY
     solver: str | Auto | Server[Any] = field(
         default="auto",
@@ -39,6 +42,9 @@ class SpectralParameters:
     )
     center: bool = field(default=True, metadata=about("Whether to subtract the mean over all clients' rows."))
     scale: bool = field(default=False, metadata=SCALE_BY_ALL)
+    whiten: bool = field(
+        default=False, metadata=about("Whether `transform` divides each coordinate by its standard deviation.")
+    )
     tol: float = field(
         default=1e-6,
         metadata=about("Stop when the violation or the change is at most this; 0 runs all rounds.", least=0, below=1),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedspan.algorithms import FedPower, Krylov, LocalPower, Prior, Ssi
+from fedspan.algorithms import FedPower, Gram, Krylov, LocalPower, Prior, Ssi
 from fedspan.channel import Channel, delta, only, pack, quantize
 from fedspan.core.protocol import Server
 from fedspan.data.clients import Schema
@@ -23,6 +23,7 @@ from fedspan.estimators._options.private_solvers import (
 from fedspan.estimators._options.spectral_parameters import SOLVERS, SpectralParameters
 from fedspan.estimators.choice import Auto, ProblemSize
 from fedspan.estimators.launch import set_options, warn_caller
+from fedspan.estimators.parameters import is_whole
 from fedspan.privacy.request import PaperDP, RowDP
 from fedspan.secure.masking import Secure
 
@@ -48,6 +49,7 @@ def choose_solver(
     asked: SpectralParameters,
     schema: Schema,
     clients: int,
+    k: int,
     *,
     privacy: RowDP | PaperDP | None = None,
     secure: Secure | None = None,
@@ -55,20 +57,25 @@ def choose_solver(
     min_clients: int | None = None,
     measure: Callable[[RowDP], Measured] | None = None,
 ) -> ChosenSolver:
-    """The solver for data of that schema; a combination that makes no sense is refused.
+    """The solver of k components for data of that schema; a combination that makes no sense is refused.
 
     `measure` finds out what a private run must know first.
     """
     if isinstance(privacy, RowDP) and measure is not None:
         if prior is not None:
             raise InputError("warm_start cannot be combined with privacy=RowDP(…); leave it out.")
-        check_private_request(asked, schema)
+        check_private_request(asked, schema, k)
         measured = measure(privacy)
-        private = build_private_plan(asked, measured, secure, schema, clients, min_clients)
+        private = build_private_plan(asked, k, measured, secure, schema, clients, min_clients)
         note = forecast_error(private, measured, schema)
         return ChosenSolver(private.solver, private.why, Channel(), private, note)
-    solver, why = _pick(asked, schema, clients, paper=isinstance(privacy, PaperDP), prior=prior)
-    options = {"k": int(asked.n_components), "tol": asked.tol, "center": asked.center, "scale": asked.scale}
+    solver, why = _pick(asked, schema, clients, k, paper=isinstance(privacy, PaperDP), prior=prior)
+    if not is_whole(asked.n_components) and not isinstance(solver, Gram | Krylov):
+        raise InputError(
+            f"n_components={asked.n_components!r} needs all variances, which solver {type(solver).__name__.lower()!r} "
+            "is not made for; use 'gram' or 'krylov', or give a number of components."
+        )
+    options = {"k": k, "tol": asked.tol, "center": asked.center, "scale": asked.scale}
     solver = set_options(solver, {**options, **_collect_extras(asked, solver, prior)})
     if isinstance(privacy, PaperDP):
         solver = add_paper_noise(privacy, solver)
@@ -78,7 +85,7 @@ def choose_solver(
 
 
 def _pick(
-    asked: SpectralParameters, schema: Schema, clients: int, *, paper: bool, prior: Prior | None
+    asked: SpectralParameters, schema: Schema, clients: int, k: int, *, paper: bool, prior: Prior | None
 ) -> tuple[Server[Any], str]:
     """The solver before its options are set, and why it was chosen."""
     solver = asked.solver
@@ -95,8 +102,10 @@ def _pick(
         return Krylov(), "a warm start was requested"
     if asked.bits is not None and not (partial or local_steps):
         return Ssi(), "its iterates settle, so that they can be sent with few bits"
+    if not is_whole(asked.n_components) and not (partial or local_steps):
+        return Gram(), f"n_components={asked.n_components!r} needs all variances"
     by_time = solver if isinstance(solver, Auto) else Auto()
-    problem = ProblemSize(schema.n_features, int(asked.n_components), clients, schema.rows, partial, local_steps)
+    problem = ProblemSize(schema.n_features, k, clients, schema.rows, partial, local_steps)
     return by_time.choose(problem)
 
 
