@@ -45,7 +45,7 @@ class Evaluation:
         return float(np.trace(self.confusion) / max(self.confusion.sum(), 1))
 
 
-def measure_rows(outputs: Array, y: Array, weight: Array | None) -> dict[str, Array]:
+def measure_outputs(outputs: Array, y: Array, weight: Array | None) -> dict[str, Array]:
     """n, Σ loss, the confusion matrix and the calibration curve of rows, from the model's outputs."""
     L = outputs.shape[1]
     Q = softmax(outputs.astype(np.float64, copy=False))
@@ -59,7 +59,7 @@ def measure_rows(outputs: Array, y: Array, weight: Array | None) -> dict[str, Ar
         "n": np.array(len(y)),
         "loss": np.array(float(loss.sum() if weight is None else loss @ weight)),
         "confusion": confusion,
-        "curve": np.stack(sums, axis=1),
+        "curve": np.stack(sums, axis=1).astype(np.float64),
     }
 
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from fedspan._types import Array, Arrays
 from fedspan.algorithms.learning._samples import DEFAULT_NET, Opening, check_at_least
-from fedspan.algorithms.learning.guard import SPREAD, Guard, choose_temperature, cut, judge, prior_loss
-from fedspan.algorithms.learning.held_out import Evaluation, measure_rows, temper_rows
+from fedspan.algorithms.learning.held_out import Evaluation, measure_outputs, temper_rows
 from fedspan.algorithms.learning.scaling import EarlierModel
+from fedspan.algorithms.learning.training_guard import SPREAD, HeldOutGuard, choose_temperature, cut, judge, prior_loss
 from fedspan.algorithms.learning.vertical import Block, FeatureBased, FeatureClient
 from fedspan.core.protocol import Ask, Client, Replay, Round, Server, Sum, complete, task
 from fedspan.core.replay import CLOSE, Comparison
@@ -40,7 +40,9 @@ class GuardedFeatureClient(FeatureClient):
         """The weight of each class among the held-out rows, and among all; from the first client."""
         L = self.net.classes
         w = np.ones(len(self.y)) if self.weight is None else self.weight
-        held, every = (np.bincount(self.y[at], w[at], minlength=L) for at in (arrays["rows"], slice(None)))
+        held, every = (
+            np.bincount(self.y[at], w[at], minlength=L).astype(np.float64) for at in (arrays["rows"], slice(None))
+        )
         return state, {"held": held * (state.first == 0), "all": every * (state.first == 0)}
 
     def _compute_outputs(self, arrays: Arrays) -> tuple[Array, Array, Array | None]:
@@ -64,7 +66,7 @@ class GuardedFeatureClient(FeatureClient):
     )
     def evaluate_together(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """The held-out rows by their class, the predicted class, and the probability of it; from the first client."""
-        found = measure_rows(*self._compute_outputs(arrays))
+        found = measure_outputs(*self._compute_outputs(arrays))
         return state, {name: array if state.first == 0 else np.zeros_like(array) for name, array in found.items()}
 
 
@@ -76,7 +78,7 @@ class GuardedState:
     t: int
     omega: Array  # (d,)
     v: Array  # (d,)
-    guard: Guard
+    guard: HeldOutGuard
     train: Array  # row numbers
     held_out: Array
     loss: float = np.nan  # of the last batch
@@ -144,7 +146,9 @@ class VerticalGuarded(FeatureBased, Server[GuardedState]):
         labels = (
             yield from complete(Ask("survey_held_out", {"rows": held}, Sum("held", "all"), opening.clients))
         ).total
-        guard = Guard(omega, np.inf, prior_loss(labels["held"] if k else labels["all"], labels["all"]), self.rate)
+        guard = HeldOutGuard(
+            omega, np.inf, prior_loss(labels["held"] if k else labels["all"], labels["all"]), self.rate
+        )
         return GuardedState(opening, 0, omega, np.zeros_like(omega), guard, train, held)
 
     def round(self, state: GuardedState, rng: Streams) -> Round[GuardedState]:
@@ -172,7 +176,7 @@ class VerticalGuarded(FeatureBased, Server[GuardedState]):
         mean = loss if np.isnan(state.mean) else 0.9 * state.mean + 0.1 * loss
         return replace(state, omega=omega, v=v, loss=loss, mean=mean)
 
-    def _go_back(self, state: GuardedState, guard: Guard) -> GuardedState:
+    def _go_back(self, state: GuardedState, guard: HeldOutGuard) -> GuardedState:
         return replace(state, guard=guard, omega=guard.best, v=np.zeros_like(state.v), mean=np.nan)
 
     def _look(self, state: GuardedState) -> Round[GuardedState]:

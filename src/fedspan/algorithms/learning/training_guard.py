@@ -2,8 +2,8 @@
 
 Notation: h the mean loss of the held-out rows at ω, η the step. After a round with a better h, ω is kept as the best.
 If h is much worse or not finite, or has not become better for some rounds (`patience`), training goes back to the best
-ω with half the step; after `CUTS` halvings it stops. So what is returned is never worse on held-out rows than where it
-started, whatever the step was.
+ω with half the step; after `HALVINGS` halvings it stops. So what is returned is never worse on held-out rows than where
+it started, whatever the step was.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from fedspan._types import Array
 
-CUTS = 6  # halvings of the step, then training stops
+HALVINGS = 6  # halvings of the step, then training stops
 _FEW_ROWS = 2000  # below this the loss of the held-out rows is so rough that more rounds must agree
 _PATIENCE, _LONGER = 3, 5
 _WORSE, _MARGIN = 1.15, 0.01  # h above this part of the best, and a margin, is much worse
@@ -25,7 +25,7 @@ _WRONG = 0.5  # rows that count as wrong besides the held-out ones: few rows wit
 
 
 @dataclass(frozen=True)
-class Guard:
+class HeldOutGuard:
     """What is known of held-out rows: the best ω, its loss, and how often the step was halved."""
 
     best: Array  # (d,)
@@ -38,7 +38,7 @@ class Guard:
     @property
     def closed(self) -> bool:
         """Whether there is no more to gain."""
-        return self.cuts >= CUTS
+        return self.cuts >= HALVINGS
 
     @property
     def better_than_prior(self) -> bool:
@@ -46,7 +46,7 @@ class Guard:
         return self.loss < self.prior
 
 
-def judge(guard: Guard, omega: Array, loss: float, rows: float) -> tuple[Guard, bool]:
+def judge(guard: HeldOutGuard, omega: Array, loss: float, rows: float) -> tuple[HeldOutGuard, bool]:
     """The guard after ω was found to have this loss, and whether training goes back to the best."""
     if loss < guard.loss - _GAIN * abs(guard.loss) or (not np.isfinite(guard.loss) and np.isfinite(loss)):
         return replace(guard, best=omega, loss=loss, since=0), False
@@ -56,7 +56,7 @@ def judge(guard: Guard, omega: Array, loss: float, rows: float) -> tuple[Guard, 
     return cut(guard), True
 
 
-def cut(guard: Guard) -> Guard:
+def cut(guard: HeldOutGuard) -> HeldOutGuard:
     """Half the step."""
     return replace(guard, rate=guard.rate / 2, since=0, cuts=guard.cuts + 1)
 
