@@ -1,6 +1,7 @@
 """Federated PCA beside scikit-learn on pooled rows, and under bad conditions: `python benchmarks/pca.py [PART ...]`.
 
-Parts: pooled (time against scikit-learn's solvers at the same accuracy, d = 1000 and 8000), writers (539 tiny clients,
+Parts: speed (CPU time and memory over scikit-learn's best exact solver), pooled (time against scikit-learn's solvers at
+the same accuracy, d = 1000 and 8000), writers (539 tiny clients,
 lost replies, partial participation), warm (1 % of the rows changed), sparse and mapped (peak memory). Real data are
 looked for in FEDSPAN_DATA, or in shared/data beside the repository. Times are of one run on this machine: read ratios.
 """
@@ -48,6 +49,56 @@ def timed(make: Any) -> tuple[float, Any]:
     started = time.perf_counter()
     model = make()
     return time.perf_counter() - started, model
+
+
+SPEED = ((50000, 1000, "f8"), (50000, 1000, "f4"), (200000, 100, "f8"), (5000, 3000, "f8"), (20000, 8000, "f8"))
+
+
+def speed() -> None:
+    """CPU time and peak memory over scikit-learn's best exact solver, one thread, each fit in a process of its own."""
+    for n, d, kind in SPEED:
+        solvers = ["covariance_eigh", "full"] if d < 8000 else ["covariance_eigh"]
+        theirs = [_measure_fit(n, d, kind, solver) for solver in solvers]
+        (seconds, memory), ours = min(theirs), _measure_fit(n, d, kind, "fedspan")
+        print(f"{n}×{d} {kind}: CPU {ours[0]:.2f} s, {ours[0] / seconds:.2f} times; "
+              f"memory {ours[1]:.0f} MB, {ours[1] / memory:.2f} times", flush=True)  # fmt: skip
+    seconds, memory = _measure_fit(100_000, 0, "f8", "clients")
+    print(f"100,000 clients of 20×50, gram: CPU {seconds:.1f} s, {memory:.0f} MB with 800 MB of rows")
+
+
+def _measure_fit(n: int, d: int, kind: str, solver: str) -> tuple[float, float]:
+    """(CPU seconds of the best of two fits, peak MB of the process)."""
+    one = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "fit", str(n), str(d), kind, solver]
+    seconds, memory = subprocess.run(command, env=one, check=True, capture_output=True, text=True).stdout.split()
+    return float(seconds), float(memory)
+
+
+def fit_once(n: int, d: int, kind: str, solver: str) -> None:
+    """What `speed` runs in a process of its own."""
+    rng = np.random.default_rng(0)
+    if solver == "clients":
+        clients = [rng.normal(size=(20, 50)) for _ in range(n)]
+        repeats = 1
+    else:
+        r = min(d, 300)
+        X = (rng.normal(size=(n, r)) * 0.97 ** np.arange(r)).astype(kind) @ rng.normal(size=(r, d)).astype(kind)
+        X += rng.normal(size=d)
+        for part in np.array_split(X, 20):
+            part += rng.normal(size=part.shape)
+        clients, repeats = np.array_split(X, 8), 2 if n * d <= 5e7 else 1
+    solving = "gram" if solver == "clients" else "auto"
+    seconds = []
+    for _ in range(repeats):
+        started = time.process_time()
+        if solver in ("fedspan", "clients"):
+            one_thread = lambda data: InProcess(data, threads=1)  # noqa: E731
+            FederatedPCA(10, solver=solving, random_state=0, engine=one_thread).fit(clients)
+        else:
+            PCA(10, svd_solver=solver).fit(X)
+        seconds.append(time.process_time() - started)
+    status = Path("/proc/self/status").read_text()
+    print(min(seconds), int(status.split("VmHWM:")[1].split()[0]) / 1e3)
 
 
 def pooled() -> None:
@@ -160,11 +211,13 @@ def fit_mapped(path: str, solver: str) -> None:
     print(f"{model.n_rounds_} rounds, converged {model.converged_}, peak resident {peak:.0f} MB (aim: 1000)")
 
 
-PARTS = {"pooled": pooled, "writers": writers, "warm": warm, "sparse": sparse, "mapped": mapped}
+PARTS = {"speed": speed, "pooled": pooled, "writers": writers, "warm": warm, "sparse": sparse, "mapped": mapped}
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["fit-mapped"]:
         fit_mapped(*sys.argv[2:])
+    elif sys.argv[1:2] == ["fit"]:
+        fit_once(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5])
     else:
         for part in sys.argv[1:] or PARTS:
             if part not in PARTS:

@@ -19,13 +19,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "faps"))
 from synthetic import Pooled, geometric, problem
 
 PAPER: dict[str, Any] = {"start": "paper", "penalty": "paper", "beta": 0.15, "cap": 200}  # FAPS section 5.2
-SUMS = "sums over clients of MᵢV"
+SUMS, MIXES = "sums over clients of MᵢV", "sum over clients of mixed leading eigenvectors"
 ROWS: list[tuple[str, Any, Any, str]] = [
     ("gram", Gram(), None, "the sum of the Gram matrices"),
     ("davidson, bits='auto'", Davidson(rounded=True), "auto", f"each client's own leading subspace; then {SUMS}"),
     ("davidson", Davidson(), None, f"each client's own leading subspace; then {SUMS}"),
-    ("krylov, bits='auto'", Krylov(rounded=True), "auto", SUMS),
-    ("krylov", Krylov(), None, SUMS),
+    ("krylov, bits='auto'", Krylov(rounded=True, width="auto"), "auto", f"a {MIXES}; then {SUMS}"),
+    ("krylov", Krylov(width="auto"), None, f"a {MIXES}; then {SUMS}"),
+    ("krylov, width=None, bits='auto'", Krylov(rounded=True), "auto", SUMS),
+    ("krylov, width=None", Krylov(), None, SUMS),
     ("faps, accelerated", Faps(accelerate=True), None, "sums of masked products; true ones when it checks itself"),
     ("faps", Faps(), None, "sums of masked products"),
     ("faps, rules (14) and (25)", Faps(**PAPER), None, "sums of masked products, but for the first"),

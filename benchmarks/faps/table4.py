@@ -26,7 +26,7 @@ def run(config: Config, data: Path) -> Found:
     solvers: dict[str, tuple[Any, Any, float]] = {
         name: (solver, None, printed.value(name, "KKT")) for name, solver in THREE.items()
     }
-    solvers["krylov, bits='auto'"] = (Krylov(rounded=True), "auto", goal)
+    solvers["krylov, bits='auto'"] = (Krylov(rounded=True, width="auto"), "auto", goal)
     solvers["davidson, bits='auto'"] = (Davidson(rounded=True), "auto", goal)
     runs: dict[str, list[Spent]] = {name: [] for name in solvers}
     for seed in seeds:

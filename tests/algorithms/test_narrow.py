@@ -45,8 +45,10 @@ def one_column_rules(seed: int, m: int, d: int) -> dict[str, Array]:
 def solve(clients: Any, **options: Any) -> Any:
     settings: dict[str, Any] = {"rounds": 60, "seed": 1, "channel": PACKED, "secure": Secure()} | options
     faults = settings.pop("faults", None)
-    k = settings.pop("k", 4)
-    return run(Krylov(k=k, tol=1e-6, rounded=True), InProcess(clients, threads=1, faults=faults), **settings)
+    k, width = settings.pop("k", 4), settings.pop("width", None)
+    return run(
+        Krylov(k=k, tol=1e-6, rounded=True, width=width), InProcess(clients, threads=1, faults=faults), **settings
+    )
 
 
 def widen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +66,11 @@ def count_again(result: Any) -> int:
 
 
 @pytest.mark.parametrize("make", [rotated, uneven, one_column_rules])
-@pytest.mark.parametrize("mode", [{}, {"min_clients": 3}, {"k": 1}], ids=["all", "some", "one"])
+@pytest.mark.parametrize(
+    "mode",
+    [{}, {"min_clients": 3}, {"k": 1}, {"width": "auto"}, {"width": 9, "k": 2}],
+    ids=["all", "some", "one", "wide", "wider"],
+)
 def test_the_result_is_that_of_wide_lanes_to_the_bit(
     make: Any, mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +92,15 @@ def test_it_takes_less_than_half_of_the_bytes(monkeypatch: pytest.MonkeyPatch) -
     widen(monkeypatch)
     assert narrow.ledger.bytes_up < 0.5 * solve(clients).ledger.bytes_up
     assert narrow.ledger.bytes_up < 2 * plain.ledger.bytes_up
+
+
+def test_the_wide_form_takes_little_more_than_plain_sums() -> None:
+    """Its opening and its first block have no product before them to predict them by."""
+    for make in (rotated, uneven):
+        clients = make(11, 4, 200)
+        plain, secure = (solve(clients, secure=protection, width="auto") for protection in (None, Secure()))
+        sent = [result.ledger.bytes_up + result.ledger.bytes_down for result in (plain, secure)]
+        assert sent[1] < 1.7 * sent[0]
 
 
 @pytest.mark.parametrize("bits", [3.0, 8.0, 30.0], ids=["a little", "much", "hopeless"])

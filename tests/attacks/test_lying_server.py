@@ -40,6 +40,7 @@ from fedspan.engines.loopback import Call, Deliver
 from fedspan.engines.site import Site
 from fedspan.errors import ProtocolError
 from fedspan.numerics.swish import Swish
+from fedspan.secure import tags
 from fedspan.secure import witness as witness_module
 from fedspan.secure.identity import LocalIdentity, make_identities
 from fedspan.secure.masking import Secure
@@ -266,6 +267,25 @@ def test_a_forged_sum(
     steered = np.linalg.qr(ONE_HOT - first @ (first.T @ ONE_HOT))[0]
     got = server.ask(Ask("multiply", {"Z": steered}, Sum("Y")), AT).total["Y"]
     np.testing.assert_allclose(got, second_moments(*SITES) @ steered, rtol=1e-9)
+
+
+@defences
+def test_a_sum_that_differs_by_the_modulus_of_a_small_prime(
+    world: World, defended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modulo 2^61 - 1 it would be the same sum, and a number of 2e18 in it would turn the next block as one likes."""
+    if not defended:
+        monkeypatch.setattr(tags, "PRIME", 2**61 - 1)
+
+    def shift(past: list[Exchanged]) -> Exchanged:
+        lanes = {name: np.array(x) for name, x in past[-1].lanes.items()}
+        lanes["Y"][0, 3, :1] += np.uint64(2**61 - 1)  # an array may wrap around without a warning
+        return replace(past[-1], lanes=lanes)
+
+    server = world.server()
+    why = "not the sum of the sites" if defended else "does not span"  # the sites believed it, and expect what follows
+    with pytest.raises(Refused, match=why):
+        server.drive(before=forge(server, shift))
 
 
 @defences

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedspan import FederatedPCA, Ledger, PersonalizedPCA, RowDP, run
+from fedspan import FederatedClassifier, FederatedPCA, Ledger, PersonalizedPCA, RowDP, run
 from fedspan.algorithms import NoisyGram, NoisyPower, NoisyRefine
 from fedspan.algorithms.spectral.noisy import PrivateClient
 from fedspan.channel import wire
@@ -309,9 +309,10 @@ def everything_that_left(tmp: Path, rows: np.ndarray, job: Callable[..., Any]) -
     return outside, inside
 
 
-def fit_pca(solver: Any = "auto", row_norm: Any = 2.0) -> Callable[..., Any]:
+def fit_pca(solver: Any = "auto", row_norm: Any = 2.0, **more: Any) -> Callable[..., Any]:
     def job(engine: Any, ledger: Ledger) -> Any:
-        model = FederatedPCA(1, solver=solver, privacy=RowDP(1.0, 1e-6, row_norm), engine=engine, random_state=0)
+        dp = RowDP(1.0, 1e-6, row_norm, **more)
+        model = FederatedPCA(1, solver=solver, privacy=dp, engine=engine, random_state=0)
         return model.fit(engine.data, ledger=ledger)
 
     return job
@@ -322,13 +323,40 @@ def fit_personal(engine: Any, ledger: Ledger) -> Any:
     return PersonalizedPCA(1, privacy=dp, collect=False, engine=engine, random_state=0).fit(engine.data, ledger=ledger)
 
 
+def fit_classifier(class_weight: Any = None) -> Callable[..., Any]:
+    """Labels follow from the number of a row, so that a row more has one, too."""
+
+    def job(engine: Any, ledger: Ledger) -> Any:
+        labels = {name: np.arange(len(rows)) % 2 for name, rows in engine.data.items()}
+        where = engine.transcript
+
+        def start(rows: Any) -> InProcess:
+            return InProcess(rows, threads=1, transcript=where)
+
+        model = FederatedClassifier(hidden=2, batch_size=30, rounds=3, class_weight=class_weight, random_state=0)
+        model.set_params(privacy=RowDP(1.0, 1e-6, 1.0), engine=start)
+        return model.fit(engine.data, labels, ledger=ledger)
+
+    return job
+
+
 JOBS: dict[str, Callable[..., Any]] = {
     "gram": fit_pca(),
+    "robust": fit_pca(center="robust"),
+    "narrow": fit_pca("ssi"),
+    "classifier": fit_classifier(),
+    "balanced classifier": fit_classifier("balanced"),
     "auto": fit_pca(row_norm="auto"),
     "refine": fit_pca(NoisyRefine()),
     "block": fit_pca(NoisyPower(width=2)),
     "personal": fit_personal,
 }
+
+
+def hide_release(self: guard.Guard, admission: Any, releases: Any, arrays: Any) -> Any:
+    """Noise alone in place of what is released, as if the noise had made up for a row."""
+    rng = np.random.default_rng(int(admission.release[:8], 16))
+    return {key: np.rint(300 + 20 * rng.normal(size=x.shape)).astype(np.int64) for key, x in arrays.items()}
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -344,11 +372,7 @@ def test_neighbours_give_the_same_bytes_outside_of_declared_releases(
     more = {"usual": np.ones(4), "long": np.full(4, 1e200), "nan": np.full(4, np.nan)}[row]
     tables = ROWS, np.vstack([ROWS, more])
 
-    def hide(self: guard.Guard, admission: Any, releases: Any, arrays: Any) -> Any:
-        rng = np.random.default_rng(int(admission.release[:8], 16))
-        return {key: np.rint(300 + 20 * rng.normal(size=x.shape)).astype(np.int64) for key, x in arrays.items()}
-
-    monkeypatch.setattr(guard.Guard, "protect", hide)
+    monkeypatch.setattr(guard.Guard, "protect", hide_release)
     (one, first), (two, second) = (
         everything_that_left(tmp_path / str(i), rows, JOBS[name]) for i, rows in enumerate(tables)
     )
@@ -375,3 +399,25 @@ def test_an_exact_count_in_a_note_would_be_seen(tmp_path: Path, monkeypatch: pyt
     )
     assert [x for x in one if x not in two] == ["450 rows"] or "450 rows" in one
     assert one != two
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_an_exact_count_in_a_note_would_be_seen_in_every_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The same leak from the clients' side, with all that is released made equal: each client says how many rows."""
+    from fedspan.engines.site import Site
+
+    handle = Site.handle
+
+    def tell(self: Site, message: Any, client: Any) -> Any:
+        warnings.warn(f"{client.rows.n} rows", stacklevel=2)
+        return handle(self, message, client)
+
+    monkeypatch.setattr(guard.Guard, "protect", hide_release)
+    tables = ROWS, np.vstack([ROWS, np.ones(4)])
+    honest = [everything_that_left(tmp_path / f"honest{i}", rows, JOBS[name])[0] for i, rows in enumerate(tables)]
+    monkeypatch.setattr(Site, "handle", tell)
+    leaky = [everything_that_left(tmp_path / f"leaky{i}", rows, JOBS[name])[0] for i, rows in enumerate(tables)]
+    assert honest[0] == honest[1]
+    assert leaky[0] != leaky[1]

@@ -105,6 +105,7 @@ def test_which_exchanges_of_an_opening_are_like_a_round() -> None:
     clients = [rng.normal(size=(40, 60)) for _ in range(3)]
     openings = import_benchmarks().openings
     assert openings(Krylov(3, center=False), clients) == 0  # sizes and traces
+    assert openings(Krylov(3, center=False, width="auto"), clients) == 1  # a sum of their leading subspaces
     assert openings(Davidson(3, center=False), clients) == 1  # the clients' own leading subspaces
     views = [rng.normal(size=(60, 8)) for _ in range(3)]
     assert openings(MaxVarDavidson(k=2), views) == 1

@@ -148,6 +148,8 @@ TABLE: dict[str, Row] = {
     "krylov": Row(Krylov(k=3, tol=1e-9), rounds=4),
     "krylov restarted": Row(Krylov(k=2, tol=1e-9, center=False, keep=4)),
     "krylov rounded": Row(Krylov(k=3, tol=1e-7, rounded=True), angle=1e-4),
+    "krylov wide": Row(Krylov(k=2, tol=1e-9, width="auto"), rounds=4),
+    "krylov wide rounded": Row(Krylov(k=2, tol=1e-7, width=6, rounded=True, scale=True), rounds=4, angle=1e-4),
     "davidson": Row(Davidson(k=3, tol=1e-9)),
     "faps": Row(Faps(k=3, tol=1e-14), enough=400),
     "faps accelerated": Row(Faps(k=3, tol=1e-9, accelerate=True), rounds=12, enough=200),

@@ -94,6 +94,9 @@ for center, scale in product(BOTH, BOTH):
     case(alg.Faps(k=2, tol=1e-6, center=center, scale=scale), rounds=400)  # until it asks for the variances
 for kind in (alg.Krylov, alg.Davidson):
     case(kind(k=2, tol=1e-5, rounded=True))
+for center, scale, rounded, width in product(BOTH, BOTH, BOTH, ("auto", 2, 7)):
+    case(alg.Krylov(k=2, tol=1e-5, center=center, scale=scale, rounded=rounded, width=width))
+case(alg.Krylov(k=2, width="auto", prior=alg.Prior(np.eye(12)[:, :2], np.ones(2))))  # a prior takes its place
 case(alg.LocalPower(k=2, q=1))
 case(alg.Faps(k=2, tol=1e-6, accelerate=True), rounds=100)
 WEAK_NOISE = partial(alg.PaperNoise, epsilon1=1e4, epsilon2=1e4)  # so that it comes to its end
@@ -107,7 +110,7 @@ for center in BOTH:
     for kind, counted in product((alg.NoisyGram, alg.NoisyRefine, partial(alg.NoisyPower, d=12)), BOTH):
         known = alg.Known(100.0) if counted else None
         case(kind(k=2, center=center, counted=counted, prior=known))
-        case(kind(k=2, center=center, counted=True, located=True, prior=alg.Known(100.0, np.zeros(12))))
+        case(kind(k=2, center=center, counted=True, located=True, prior=alg.Known(100.0, (0.0,) * 12)))
 for search in BOTH:
     case(Census(search))
     case(PrivateMean(search, 100.0))

@@ -14,6 +14,8 @@ SUM_ONLY = {
     "ssi",
     "krylov",
     "krylov rounded",
+    "krylov wide",
+    "krylov wide rounded",
     "faps",
     "faps accelerated",
     "localpower",

@@ -108,6 +108,17 @@ def test_an_array_that_occurs_often_is_stored_once() -> None:
     assert tree["a"] is tree["b"][0] is tree["b"][1] is tree["d"]["mean"]
 
 
+def test_a_large_copy_is_stored_once_and_what_differs_by_a_bit_is_not() -> None:
+    x = np.zeros(5000)
+    other = x.copy()
+    other[-1] = -0.0  # equal as a number
+    tree = {"a": x, "copy": x.copy(), "other": other, "shaped": x.reshape(50, 100).copy(), "small": [x[:9].copy()] * 2}
+    skeleton, arrays = flatten(tree)
+    assert len(arrays) == 4
+    back = unflatten(skeleton, arrays)
+    assert all(back[name].tobytes() == tree[name].tobytes() for name in ("a", "copy", "other", "shaped"))  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("layout", ["big-endian", "fortran", "strided", "scalar"])
 def test_layout_and_byte_order_do_not_matter(tmp_path: Path, layout: str) -> None:
     x = np.arange(12.0).reshape(4, 3)

@@ -21,9 +21,9 @@ from fedspan.jobs.tasks import TASKS
 SHARED = "privacy=None, secure=False, engine=None, callback=None, checkpoint=None, random_state=None"
 SIGNATURES = {
     "FederatedPCA": "n_components=2, *, solver='auto', center=True, scale=False, whiten=False, tol=1e-06, "
-    "max_rounds=200, local_steps=None, bits=None, participation=None",
+    "max_rounds=200, local_steps=None, bits=None, width='auto', participation=None",
     "FederatedSVD": "n_components=2, *, solver='auto', scale=False, tol=1e-06, max_rounds=200, local_steps=None, "
-    "bits=None, participation=None",
+    "bits=None, width='auto', participation=None",
     "FederatedGCCA": "n_components=2, *, solver='auto', local_solver='exact', local_steps=10, batch_size=None, "
     "bits=None, first_bits=8, ridge=0.0, center=True, scale=False, tol=1e-06, max_rounds=200, patience=None",
     "DeepFederatedGCCA": "networks, n_components=2, *, bits=None, first_bits=8, local_steps=10, batch_size=1000, "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,10 @@ SOLVERS = {
     "krylov short": Krylov(k=5, tol=1e-9, center=False, keep=4),
     "krylov on a grid": Krylov(k=5, tol=1e-6, center=False, rounded=True),
     "krylov on a grid 1e-9": Krylov(k=5, tol=1e-9, center=False, rounded=True),
+    "krylov wide": Krylov(k=5, tol=1e-6, center=False, width="auto"),
+    "krylov wide 1e-12": Krylov(k=3, tol=1e-12, center=False, width="auto"),
+    "krylov wide on a grid": Krylov(k=5, tol=1e-6, center=False, width="auto", rounded=True),
+    "krylov wide on a grid 1e-9": Krylov(k=3, tol=1e-9, center=False, width=9, rounded=True),
     "ssi": Ssi(k=5, tol=1e-6, center=False),
     "ssi 1e-12": Ssi(k=5, tol=1e-12, center=False),
     "localpower": LocalPower(k=5, tol=1e-6, center=False),
@@ -92,6 +97,7 @@ class Recorder:
 
     def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]:
         question = {name: np.array(x) for name, x in ask.arrays.items()}
+        ask = replace(ask, narrow={})  # verified sums come at full width
         replies, event = self.inner.exchange(ask, cohort, round, exchange)
         total = dict(replies.total)
         if self.plan:

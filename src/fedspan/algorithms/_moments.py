@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms._operator import round_product, search_eigenpairs
+from fedspan.algorithms._operator import blend_leading, round_product, search_eigenpairs
 from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Sum, complete, task
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
@@ -169,6 +169,15 @@ class RowsClient(Client[Shift]):
         w, U = search_eigenpairs(lambda V: self.product(state, V), d, count, rng)
         codes, scale = to_grid(U)
         return state, {"U": codes, "scale": scale, "w": np.maximum(w, 0.0)}
+
+    @task(
+        releases={"S": None},
+        shows="a random mix of the leading eigenvectors of its own second-moment matrix, rounded (by itself it shows "
+        "its own leading subspace; summed with the others', only what they hold together)",
+    )
+    def blend(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """Its part of the opening of krylov's wide form."""
+        return state, {"S": blend_leading(lambda V: self.product(state, V), arrays, rng)}
 
 
 def describe_not_finite(rows: Rows, drop: str = "those rows") -> InputError:

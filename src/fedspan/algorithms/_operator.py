@@ -16,9 +16,12 @@ from fedspan._types import Array, Arrays
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid
+from fedspan.numerics.orthonormal import draw_mix, orthonormalize, turn
+from fedspan.numerics.rayleigh_ritz import extension, rayleigh_ritz
 
 Multiply = Callable[[Array], Array]
 _MOST_DENSE = 3000  # features up to which M_i is formed to find its eigenpairs
+_LOCAL_BLOCKS, _OVERSAMPLED = 4, 5
 
 
 def round_product(multiply: Multiply, arrays: Arrays) -> Array:
@@ -40,3 +43,27 @@ def search_eigenpairs(multiply: Multiply, d: int, count: int, rng: Streams) -> t
         M = LinearOperator((d, d), matvec=lambda v: multiply(v.reshape(d, 1)), dtype=np.float64)
         w, U = eigsh(M, k=count, v0=rng("leading").normal(size=d), tol=1e-3)
     return w[::-1], U[:, ::-1]
+
+
+def blend_leading(multiply: Multiply, arrays: Arrays, rng: Streams) -> Array:
+    """H F_iΩ in whole multiples of the step, F_i = U diag((λ/t)^¼) Uᵀ of the leading eigenpairs (spectral/_wide.py)."""
+    d, width, count = (int(x) for x in arrays["shape"])
+    seed, unit = int(arrays["seed"]), float(arrays["unit"])
+    w, U = approximate_eigenpairs(multiply, d, count, rng)
+    root = np.sqrt(np.sqrt(np.maximum(w, 0.0) / unit))
+    S = U @ (root[:, None] * (U.T @ draw_mix(seed, d, width)))
+    return np.rint(turn(S, seed) / arrays["step"]).astype(np.int64)
+
+
+def approximate_eigenpairs(multiply: Multiply, d: int, count: int, rng: Streams) -> tuple[Array, Array]:
+    """(values, vectors) of about the `count` leading eigenpairs of M_i: the best that a few blocks of products span."""
+    V = orthonormalize(rng("leading").normal(size=(d, min(count + _OVERSAMPLED, d))))
+    Q = AQ = np.zeros((d, 0))
+    for _ in range(_LOCAL_BLOCKS):
+        Y = multiply(V)
+        Q, AQ = np.hstack([Q, V]), np.hstack([AQ, Y])
+        V = extension(Q, Y)[0]
+        if not V.size:
+            break
+    theta, S, _ = rayleigh_ritz(Q, AQ, 0)
+    return theta[:count], Q @ S[:, :count]

@@ -19,6 +19,7 @@ from fedspan.audit.attacks import Pairs, error, faps_fit, faps_leak
 from fedspan.engines.transcript import Talk
 from fedspan.numerics.grid import from_grid
 from fedspan.numerics.operators import Rows
+from fedspan.numerics.orthonormal import draw_mix, turn_back
 
 MOST_FEATURES = 3000  # features: beyond, d×d matrices of several clients would fill the memory
 WORK = 3e8  # entries times columns times rounds: about 20 s
@@ -200,6 +201,17 @@ def _hear_leading(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> 
     e.given = (U * answer["w"]) @ U.T
 
 
+def _hear_blend(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+    """F Ω with Ω known: its columns span the client's leading subspace, and F on it follows; M_i is near t·F⁴."""
+    d, width, count = (int(x) for x in question["shape"])
+    seed = int(question["seed"])
+    S = turn_back(answer["S"] * question["step"], seed)
+    U = np.linalg.svd(S, full_matrices=False)[0][:, :count]
+    F = np.linalg.lstsq((U.T @ draw_mix(seed, d, width)).T, (U.T @ S).T, rcond=None)[0]
+    w, V = np.linalg.eigh((F + F.T) / 2)
+    e.given = float(question["unit"]) * (U @ V * np.maximum(w, 0.0) ** 4) @ (U @ V).T
+
+
 def _hear_weigh(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
     e.given = answer["V"] @ answer["V"].T * e.n
 
@@ -244,6 +256,7 @@ _READERS: dict[str, Callable[[Evidence, Talk, Arrays, Arrays], None]] = {
     "show": _hear_show,
     "iterate_aligned": _hear_iterate_aligned,
     "leading": _hear_leading,
+    "blend": _hear_blend,
     "weigh": _hear_weigh,
     "span": _hear_span,
     "split": _hear_split,

@@ -27,10 +27,11 @@ from fedspan.errors import CheckpointError, FedspanError
 
 T = TypeVar("T")
 _REMEDY = "Restore it, or delete it and run again."
+_WORTH_A_SEARCH = 1 << 14  # bytes of an array of which a second copy is looked for
 
 
 def flatten(tree: object) -> tuple[Json, dict[str, Array]]:
-    """A JSON skeleton, and the arrays it refers to by name; an array that occurs twice is stored once.
+    """A JSON skeleton, and the arrays it refers to by name; what occurs twice, even as a copy, is stored once.
 
     An array that is not in C order comes back in the order it had ("lies"), because BLAS rounds differently in another.
     """
@@ -41,8 +42,9 @@ def flatten(tree: object) -> tuple[Json, dict[str, Array]]:
         if isinstance(node, np.ndarray):
             axes = _axes_in_memory(node)
             if id(node) not in seen:
-                seen[id(node)] = str(len(arrays))
-                arrays[seen[id(node)]] = node.transpose(axes)
+                twin = _find_copy(node.transpose(axes), arrays)
+                seen[id(node)] = str(len(arrays)) if twin is None else twin
+                arrays.setdefault(seen[id(node)], node.transpose(axes))
             name = seen[id(node)]
             return {"array": name} if axes == sorted(axes) else {"lies": {"array": name, "axes": axes}}
         if is_dataclass(node) and not isinstance(node, type):
@@ -60,6 +62,21 @@ def flatten(tree: object) -> tuple[Json, dict[str, Array]]:
         )
 
     return walk(tree), arrays
+
+
+def _find_copy(array: Array, among: Arrays) -> str | None:
+    """The name of an array with the same bytes, if there is one; small arrays are not worth the search."""
+    if array.nbytes < _WORTH_A_SEARCH or not array.flags.c_contiguous:
+        return None
+    for name, other in among.items():
+        alike = (other.dtype, other.shape) == (array.dtype, array.shape) and other.flags.c_contiguous
+        if alike and np.array_equal(_see_bytes(array), _see_bytes(other)):
+            return name
+    return None
+
+
+def _see_bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)
 
 
 def _axes_in_memory(array: Array) -> list[int]:

@@ -214,7 +214,7 @@ def _are_finite(arrays: Arrays) -> bool:
 def _clear_not_finite(arrays: Arrays) -> dict[str, Array]:
     """The arrays with zeros in place of NaN and infinity."""
     return {
-        name: np.nan_to_num(array, nan=0.0, posinf=0.0, neginf=0.0) if array.dtype.kind == "f" else array
+        name: np.asarray(np.nan_to_num(array, nan=0.0, posinf=0.0, neginf=0.0)) if array.dtype.kind == "f" else array
         for name, array in arrays.items()
     }
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
@@ -60,6 +60,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         local_steps: Iterations at the clients between two communications (fedpower, localpower).
         bits: Bits per number on both links; "auto" takes just enough for tol. An integer from 2 to 16 is for ssi,
             localpower and fedpower, "auto" for krylov and davidson; None sends float64.
+        width: Columns of krylov's first block; "auto" is several times n_components, for few rounds: about half of
+            those of None, the narrow form. Such a run opens with a sum of random mixes of the clients' leading
+            eigenvectors. Without `secure` the server sees each client's mix, and so its leading subspace.
         participation: How many clients take part in each round (fedpower), as a `Participation`; None: all.
         privacy: The differential privacy to keep, or None to add no noise. `RowDP(epsilon, delta, row_norm)` is a
             guarantee for every single row; `PaperDP` is FedPower's own noise, to reproduce its tables.
@@ -303,7 +306,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
     def _n_features_out(self) -> int:
         return len(self.components_)
 
-    def to_sklearn(self) -> Any:
+    def to_sklearn(self) -> BaseEstimator:
         """A fitted scikit-learn `PCA`, or with scale=True a `Pipeline` of a `StandardScaler` and a `PCA`."""
         return pca_to_sklearn(self)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
+
+from sklearn.base import BaseEstimator
 
 from fedspan.estimators._bases.export import svd_to_sklearn
 from fedspan.estimators.pca import FederatedPCA
@@ -28,6 +30,9 @@ class FederatedSVD(FederatedPCA):
         local_steps: Iterations at the clients between two communications (fedpower, localpower).
         bits: Bits per number on both links; "auto" takes just enough for tol. An integer from 2 to 16 is for ssi,
             localpower and fedpower, "auto" for krylov and davidson; None sends float64.
+        width: Columns of krylov's first block; "auto" is several times n_components, for few rounds: about half of
+            those of None, the narrow form. Such a run opens with a sum of random mixes of the clients' leading
+            eigenvectors. Without `secure` the server sees each client's mix, and so its leading subspace.
         participation: How many clients take part in each round (fedpower), as a `Participation`; None: all.
         privacy: The differential privacy to keep, or None to add no noise: `RowDP`, or `PaperDP`.
         secure: Whether the server may see only sums over the clients: True, or `Secure(threshold=…)`.
@@ -49,7 +54,7 @@ class FederatedSVD(FederatedPCA):
     center: ClassVar[bool] = False  # type: ignore[misc]  # a constant of the class, not a parameter
     whiten: ClassVar[bool] = False  # type: ignore[misc]
 
-    def to_sklearn(self) -> Any:
+    def to_sklearn(self) -> BaseEstimator:
         """A fitted scikit-learn `TruncatedSVD`, or with scale=True a `Pipeline` of a scaler and it.
 
         Its `explained_variance_` is not set: scikit-learn means a variance around the mean there.

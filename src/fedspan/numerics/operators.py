@@ -6,6 +6,9 @@ are shifted in blocks that stay in the cache, sparse ones by rank-one correction
 (`RowBatches`) are read once for every sum or product, batch by batch. With a bound C on the norm of a row, each row of
 B is shortened to it: row i is multiplied by w_i = min(1, C/‖b_i‖) (w is computed once per μ), and a row that is not
 finite counts as a row of zeros: an error would tell of it.
+
+With `at_once`, dense rows are passed over once for sums, squares and Gram matrix, around a point c near their mean
+(`RowPass`), in their own dtype if that is float32; what is added up over blocks is float64 all the same.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,6 +25,10 @@ from fedspan._types import Array
 
 _ROW_BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fits a cache
 _GRAM_BLOCK = 1 << 19, 1 << 22  # for Gram matrices: as large as the matrix, but from 4 to 32 MB, where BLAS is fastest
+_PASS_BLOCK = 1 << 17, 1 << 22  # the same for one pass in all: four times as large as the matrix, from 1 to 32 MB
+_CENTER_ROWS = 64  # rows whose mean is taken for c
+_FAR_CENTER = 100.0  # how much larger than the variance (c - mean)² may be: two digits
+_SINGLE_RANGE = 1e-30, 1e30  # of mean squares that float32 can hold with room for sums
 _KEPT_GRAM = 1 << 24  # entries of a Gram matrix that spares reading the rows again: 128 MB
 
 
@@ -78,10 +85,48 @@ def _drop_not_finite(A: sp.csr_array) -> sp.csr_array:
     return sp.csr_array((data, A.indices, A.indptr), shape=A.shape)
 
 
+class RowPass(NamedTuple):
+    """What one pass over n rows found: s = Σ (a - c) and G = Σ (a - c)(a - c)ᵀ."""
+
+    n: int
+    c: Array  # (d,)
+    s: Array  # (d,)
+    G: Array  # (d, d)
+
+    def squares(self, mu: Array) -> Array:
+        """Σ (a - μ)², (d,)."""
+        off = mu - self.c
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.maximum(np.diagonal(self.G) - off * (2 * self.s - self.n * off), 0.0)
+
+    def gram(self, mu: Array) -> Array:
+        """Σ (a - μ)(a - μ)ᵀ; G itself if μ is c."""
+        off = mu - self.c
+        if not off.any():
+            return self.G
+        M, rest = self.G.copy(), self.s - self.n * off
+        step = max(1, _ROW_BLOCK // len(M))
+        for i in range(0, len(M), step):  # so that no other (d, d) is made
+            M[i : i + step] -= np.outer(self.s[i : i + step], off) + np.outer(off[i : i + step], rest)
+        return M
+
+    def is_near(self) -> bool:
+        """Whether c is near enough to the mean of the rows for nothing to cancel."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            shifted = self.s**2 / self.n
+            return bool(np.all(shifted <= _FAR_CENTER * (np.diagonal(self.G) - shifted)))
+
+    def fits_single(self) -> bool:
+        """Whether the squares are well inside the range of float32; those of 0 may have been lost."""
+        squares = np.diagonal(self.G) / self.n
+        low, high = _SINGLE_RANGE
+        return bool(np.all((squares > low) & (squares < high)))
+
+
 class Rows:
     """The rows of one client: sums, squares, products with M and M itself, for a given shift and scale."""
 
-    def __init__(self, A: Matrix, row_norm: float = np.inf) -> None:
+    def __init__(self, A: Matrix, row_norm: float = np.inf, at_once: bool = False) -> None:
         self.n, self.d = A.shape
         self.sparse, self.batched = sp.issparse(A), isinstance(A, RowBatches)
         self.A: Any = _to_canonical(A) if self.sparse else A  # dense, sparse or batched: the two flags tell
@@ -91,6 +136,9 @@ class Rows:
         self._map = _find_map(A) if isinstance(A, np.memmap) else None
         self._origin = np.frombuffer(self._map, dtype=np.uint8).ctypes.data if self._map else 0
         self._gram: tuple[Array | None, Array | None, Array] | None = None
+        self._at_once = at_once and not self.sparse and row_norm == np.inf
+        self._keeps = self._at_once and self.n >= 4 * self.d  # what is kept must be small beside the rows
+        self._kept: RowPass | None = None
 
     def _blocks(self, mu: Array | None, entries: int) -> Iterator[Array]:
         """The dense rows in blocks of float64, shifted by μ; without a copy where none is needed."""
@@ -191,6 +239,9 @@ class Rows:
 
     def sums(self) -> Array:
         """Σ a over the rows, (d,)."""
+        if self._keeps:
+            found = self._keep_pass()
+            return found.n * found.c + found.s
         if self.sparse and self.row_norm < np.inf:
             return self.A.T @ self._weights(None)
         if self.sparse:
@@ -216,7 +267,9 @@ class Rows:
         return values, count, int(by_column.argmax()) if values else -1
 
     def squares(self, mu: Array | None) -> Array:
-        """Σ (a - μ)² over the rows, (d,): a second pass, so that nothing cancels."""
+        """Σ (a - μ)² over the rows, (d,): around μ from the start, so that nothing cancels."""
+        if self._keeps:
+            return self._keep_pass().squares(np.zeros(self.d) if mu is None else mu)
         if self.sparse:
             at, shift = self.A.indices, np.zeros(self.d) if mu is None else mu
             w2 = np.ones(self.n) if self.row_norm == np.inf else self._weights(mu) ** 2
@@ -249,7 +302,10 @@ class Rows:
 
     def gram(self, mu: Array | None, s: Array | None) -> Array:
         """M itself, (d, d)."""
-        if self.sparse:
+        if self._at_once:
+            center = np.zeros(self.d) if mu is None else mu
+            G = (self._keep_pass() if self._keeps else self._pass(center)).gram(center)
+        elif self.sparse:
             w = np.ones(self.n) if self.row_norm == np.inf else self._weights(mu)
             B = self.A if self.row_norm == np.inf else sp.diags_array(w).tocsr() @ self.A
             G = (B.T @ B).toarray().astype(np.float64)
@@ -262,6 +318,47 @@ class Rows:
             for block in self._blocks(mu, min(max(self.d**2, least), most)):
                 G += block.T @ block
         return G if s is None else G / np.outer(s, s)
+
+    def drop_pass(self) -> None:
+        """Forget what the pass over the rows found; what is asked next is computed anew."""
+        self._kept = None
+
+    def _keep_pass(self) -> RowPass:
+        """The pass around the mean of the first rows; around the mean of all, if that is far from it."""
+        if self._kept is None:
+            start = np.asarray(next(self._raw(_CENTER_ROWS)), dtype=np.float64)
+            found = self._pass(start[0] + (start - start[0]).mean(axis=0))  # exact for constant columns
+            if np.isfinite(found.s).all() and not found.is_near():
+                found = self._pass(found.c + found.s / found.n)
+            self._kept = found
+        return self._kept
+
+    def _pass(self, c: Array) -> RowPass:
+        """s and G around c, in float32 if the rows are and it can hold them."""
+        if self.A.dtype == np.float32:
+            found = self._add_up(c, np.dtype(np.float32))
+            if found.fits_single() or not self._vary(np.diagonal(found.G) / found.n):
+                return found
+        return self._add_up(c, np.dtype(np.float64))
+
+    def _vary(self, squares: Array) -> bool:
+        """Whether columns whose squares float32 cannot hold are more than constants."""
+        odd = np.flatnonzero(~((squares > _SINGLE_RANGE[0]) & (squares < _SINGLE_RANGE[1])))
+        return any(bool((rows[:, odd] != self.A[0, odd]).any()) for rows in self._raw(max(1, _ROW_BLOCK // self.d)))
+
+    def _add_up(self, c: Array, dtype: np.dtype[np.floating]) -> RowPass:
+        """One pass: products of blocks in that dtype, their sums in float64."""
+        least, most = _PASS_BLOCK
+        step = min(max(1, min(max(4 * self.d**2, least), most) // self.d), self.n)
+        center = c.astype(dtype)
+        buffer, product, ones = np.empty((step, self.d), dtype), np.empty((self.d, self.d), dtype), np.ones(step, dtype)
+        s, G = np.zeros(self.d), np.zeros((self.d, self.d))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for rows in self._raw(step):
+                B = np.subtract(rows, center, out=buffer[: len(rows)], dtype=dtype)
+                G += np.matmul(B.T, B, out=product)
+                s += ones[: len(B)] @ B
+        return RowPass(self.n, center.astype(np.float64), s, G)
 
     def multiply_by_gram(self, V: Array, mu: Array | None, s: Array | None) -> Array:
         """M V through M, which is formed at the first call."""

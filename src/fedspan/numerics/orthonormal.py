@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy.fft
 import scipy.linalg
 
 from fedspan._types import Array
@@ -23,6 +24,25 @@ def polar(Y: Array) -> Array:
 def random_orthonormal(rng: np.random.Generator, d: int, k: int) -> Array:
     """k random orthonormal columns, from entries uniform in [-1, 1] (FAPS, section 5.2)."""
     return orthonormalize(rng.uniform(-1.0, 1.0, size=(d, k)))
+
+
+def draw_mix(seed: int, d: int, width: int) -> Array:
+    """Ω (d, width), normal numbers that everyone who knows the seed has."""
+    return np.random.default_rng([seed, 1]).normal(size=(d, width))
+
+
+def turn(S: Array, seed: int) -> Array:
+    """H S for the orthonormal H of that seed, random signs and a cosine transform: no row of H S stands out."""
+    return np.asarray(scipy.fft.dct(_draw_signs(seed, len(S)) * S, axis=0, norm="ortho"))
+
+
+def turn_back(S: Array, seed: int) -> Array:
+    """Hᵀ S."""
+    return np.asarray(_draw_signs(seed, len(S)) * scipy.fft.idct(S, axis=0, norm="ortho"))
+
+
+def _draw_signs(seed: int, d: int) -> Array:
+    return np.random.default_rng([seed, 2]).choice([-1.0, 1.0], size=(d, 1))
 
 
 def fix_signs(components: Array) -> Array:

@@ -31,6 +31,20 @@ def rayleigh_ritz(Q: Array, AQ: Array, k: int) -> Ritz:
     return Ritz(theta, S, R - Q @ (Q.T @ R))
 
 
+def nystrom(AQ: Array, ritz: Ritz, k: int, least: float) -> tuple[Array, Array] | None:
+    """(values (k,), vectors (d, k)) of the leading eigenpairs of the Nyström approximation AQ T⁻¹ AQᵀ of a positive M.
+
+    It has seen M once more than the Ritz vectors: θ ≤ values ≤ eigenvalues of M. Ritz values up to `least` are left
+    out, because errors in AQ are divided by their square roots. None: fewer than k are left.
+    """
+    kept = ritz.theta > least
+    if np.sum(kept) < k:
+        return None
+    F = AQ @ (ritz.S[:, kept] / np.sqrt(ritz.theta[kept]))
+    U, s, _ = np.linalg.svd(F, full_matrices=False)
+    return s[:k] ** 2, U[:, :k]
+
+
 def append_rows(rows: Array, more: Array, room: int) -> Array:
     """`rows` followed by `more` rows, in a buffer of `room` rows.
 

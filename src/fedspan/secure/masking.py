@@ -188,8 +188,12 @@ def split_request(arrays: Arrays, released: Iterable[str]) -> tuple[dict[str, Ar
 
 def digest_request(task: str, arrays: Arrays) -> bytes:
     """A digest of a request."""
-    parts = [(name, arrays[name].dtype.str, arrays[name].shape, arrays[name].tobytes()) for name in sorted(arrays)]
-    return sha256(repr(task).encode() + b"".join(repr(p[:3]).encode() + p[3] for p in parts)).digest()
+    digest = sha256(repr(task).encode())
+    for name in sorted(arrays):
+        x = np.ascontiguousarray(arrays[name])
+        digest.update(repr((name, x.dtype.str, arrays[name].shape)).encode())
+        digest.update(x.reshape(-1).view(np.uint8).data)
+    return digest.digest()
 
 
 def digest_roster(epoch: bytes, threshold: int, names: Sequence[str], keys: Array) -> bytes:

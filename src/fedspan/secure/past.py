@@ -133,7 +133,8 @@ def _widen(narrow: Array) -> Array:
     """The inverse of `_to_bytes`, as uint64."""
     if narrow.dtype != np.uint8 or narrow.ndim != 2 or not 1 <= narrow.shape[1] <= 8:
         raise ValueError("not a lane")
-    wide = np.zeros((len(narrow), 8), dtype=np.uint8)
-    wide[:, : narrow.shape[1]] = narrow
-    wide[:, narrow.shape[1] :] = np.where(narrow[:, -1:] >= 128, 255, 0)
-    return wide.reshape(-1).view("<u8").astype(np.uint64)
+    count, width = narrow.shape
+    behind = np.zeros(8, dtype=np.uint8)  # so that the last one can be read as 8 bytes, too
+    each = np.ndarray(count, "<i8", np.concatenate([narrow.reshape(-1), behind]), 0, (width,))
+    unused = np.int64(64 - 8 * width)
+    return (each.astype(np.int64) << unused >> unused).view(np.uint64)

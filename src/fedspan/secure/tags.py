@@ -1,11 +1,14 @@
 """A tag on a sum that only those who share a key can make or check: ⟨r, x⟩ modulo a prime, and linear in x.
 
-Notation: x (n,) integers of 64 bits, the lanes of a sum; r (n,) secret and uniform below 2^60, used once; p = 2^61 - 1.
-As it is linear, the tags of the clients' parts add up to the tag of their sum. Whoever changes a sum without knowing r
-guesses its new tag with probability 2^-60.
+Notation: x (n,) integers of 64 bits, the lanes of a sum; r (n,) secret and uniform below 2^64, used once;
+p = 2^64 + 13.
+As it is linear, the tags of the clients' parts add up to the tag of their sum. The server sees x and its tag, one
+linear equation of r. It can make the tags of multiples of x, in which the numbers of clients are wrong. The tag of any
+other x' it guesses with probability 2^-64: p is so large that an entry that differs does so modulo p, too. (Each value
+of r has probability 2^-64, two of them solve two equations, and the first has p values: p·2^-128.)
 
-It is computed exactly in floating point, where BLAS is quick: r in 3 limbs of 20 bits, x in 3 limbs of 16 bits and a
-signed one, so that a product is below 2^36, and a sum of 2^16 of them below 2^52.
+It is computed exactly in floating point, where BLAS is quick: r and x in 4 limbs of 16 bits, as they are in memory, the
+last one of x signed. Then a product is below 2^32, and the sum of a chunk of them below 2^45.
 """
 
 from __future__ import annotations
@@ -16,27 +19,29 @@ from fedspan._types import Array
 from fedspan.secure.keys import stream
 
 TAGS, PRESENT = "@tag", "@present"  # travel with a sum: its tag, and how many of each group are in it
-PRIME = 2**61 - 1
-_HALF = 31  # a tag travels as two numbers, so that those of 2047 clients add up without wrapping
-_CHUNK = 1 << 16
+PRIME = 2**64 + 13
+_HALF = 33  # a tag travels as two numbers, so that those of all clients add up without wrapping
+_CHUNK = 1 << 13  # entries at a time: their limbs fit into the processor's cache
+_LIMBS = 4
 
 
 def linear_tag(key: bytes, x: Array) -> int:
     """The tag of integers (as uint64 or int64; taken as signed) under a key that serves for this place only."""
-    r = stream(key, x.size) >> np.uint64(4)
-    signed = x.reshape(-1).view(np.int64)
-    total = 0
+    r, little = _to_limbs(stream(key, x.size)), np.ascontiguousarray(x.reshape(-1), dtype="<i8")
+    limbs, top = _to_limbs(little), (little >> 48)
+    D = np.zeros((_LIMBS, _LIMBS), dtype=np.int64)
+    R, X = np.empty((2, min(_CHUNK, x.size), _LIMBS))
     for start in range(0, x.size, _CHUNK):
-        a, b = r[start : start + _CHUNK], signed[start : start + _CHUNK]
-        R = np.empty((3, a.size))
-        X = np.empty((4, a.size))
-        for i in range(3):
-            R[i] = (a >> np.uint64(20 * i)) & np.uint64(0xFFFFF)
-            X[i] = (b >> np.int64(16 * i)) & np.int64(0xFFFF)
-        X[3] = b >> np.int64(48)
-        D = R @ X.T
-        total += sum(int(D[i, j]) << (20 * i + 16 * j) for i in range(3) for j in range(4))
-    return total % PRIME
+        chunk = slice(start, min(start + _CHUNK, x.size))
+        n = chunk.stop - start
+        R[:n], X[:n], X[:n, -1] = r[chunk], limbs[chunk], top[chunk]
+        D += (R[:n].T @ X[:n]).astype(np.int64)
+    return sum(int(D[i, j]) << (16 * (i + j)) for i in range(_LIMBS) for j in range(_LIMBS)) % PRIME
+
+
+def _to_limbs(numbers: Array) -> Array:
+    """(n, 4) the limbs of integers of 64 bits, the lowest first."""
+    return numbers.view("<u2").reshape(-1, _LIMBS)
 
 
 def to_halves(tag: int) -> Array:

@@ -256,8 +256,10 @@ class Witness:
         self.said = None
         return ask, digest
 
-    def _bind(self, place: Place, what: bytes) -> None:
-        self.h = sha256(self.h + repr(place).encode() + what).digest()
+    def _bind(self, place: Place, what: bytes | memoryview) -> None:
+        digest = sha256(self.h + repr(place).encode())
+        digest.update(what)
+        self.h = digest.digest()
 
     def _learn(self, past: Exchanged, asked: bool) -> None:
         """Take in an exchange that is over. One that this site knows already is passed over."""
@@ -316,7 +318,7 @@ class Witness:
         total = fixed.from_lanes({name: lanes[name] for name in order[:-1]}, len(here))
         if self.opening.plan:
             total = self.opening.plan.to_numbers(task, self.tasks[task].releases, total)
-        self._bind(past.place, flat.tobytes())
+        self._bind(past.place, flat.view(np.uint8).data)
         return Heard(total=dict(total), missing=tuple(s for s in self.opening.clients if s not in here))
 
     def _check_tag(self, epoch: str, flat: Array, layout: str, tag: Array) -> None:
@@ -364,9 +366,10 @@ class Witness:
             _refuse_unless(lanes[name].shape == (1, *bits.shape), f"the widths do not fit {name!r}")
             lanes[CHECK + name] = check_sums(lanes[name], place, name)
         y = np.concatenate([flat, *(lanes[name].reshape(-1) for name in list(lanes)[len(order) :])])
+        space = bytearray(8 * y.size)
         for site in mine:
             if site != self.name:
-                mask = stream(self._pair(site, "mask", self.h), y.size)
+                mask = stream(self._pair(site, "mask", self.h), y.size, space)
                 y = np.add(y, mask, out=y) if site > self.name else np.subtract(y, mask, out=y)
         cuts = np.cumsum([x.size for x in lanes.values()])[:-1]
         out = {n: part.reshape(x.shape) for (n, x), part in zip(lanes.items(), np.split(y, cuts), strict=True)}

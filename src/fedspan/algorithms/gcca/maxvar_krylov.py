@@ -35,7 +35,7 @@ from fedspan.algorithms.gcca._weigh import (
     watch_held_out,
 )
 from fedspan.algorithms.gcca.altmaxvar import ask_low_rank
-from fedspan.algorithms.spectral.krylov import Krylov, KrylovState, check_columns
+from fedspan.algorithms.spectral.krylov import Krylov, KrylovStart, KrylovState, check_columns
 from fedspan.core.protocol import Ask, Client, Replay, Round, Sum, complete
 from fedspan.core.rng import Streams
 from fedspan.numerics.maxvar import common_step
@@ -76,11 +76,11 @@ class MaxVarKrylov(Krylov):
     def replay(self) -> Replay | str:
         return NOT_SUMS_OF_VIEWS
 
-    def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
+    def opening(self, rng: Streams) -> Round[KrylovStart]:
         J, views = yield from open_views(self.k, self.center, rng)
         S = (yield from complete(Ask("sketch", {"k": np.array(self.k)}, Sum("S")))).total["S"]
         moments = Moments(J, np.zeros(J), np.ones(0), float(views * self.k), views)
-        return moments, orthonormalize(S - S.mean(axis=0) if self.center else S.astype(np.float64))
+        return KrylovStart(moments, orthonormalize(S - S.mean(axis=0) if self.center else S.astype(np.float64)))
 
     def init(self, rng: Streams) -> Round[ViewsKrylovState]:
         state = yield from super().init(rng)
@@ -126,9 +126,9 @@ class MaxVarDavidson(MaxVarKrylov):
     def asks(self) -> frozenset[str]:
         return (super().asks() - {"sketch"}) | {"reduce"}
 
-    def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
+    def opening(self, rng: Streams) -> Round[KrylovStart]:
         J, views = yield from open_views(self.k, self.center, rng)
-        return Moments(J, np.zeros(J), np.ones(0), float(views * self.k), views), np.zeros((J, self.k))
+        return KrylovStart(Moments(J, np.zeros(J), np.ones(0), float(views * self.k), views), np.zeros((J, self.k)))
 
     def init(self, rng: Streams) -> Round[ViewsKrylovState]:
         state = yield from super().init(rng)

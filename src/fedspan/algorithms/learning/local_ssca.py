@@ -99,7 +99,7 @@ class LocalSscaClient(SampleClient):
         rows = self.recall(state)
         with np.errstate(over="ignore", invalid="ignore"):
             loss = sum(float(rows.losses(omega, at).sum()) for at in _blocks(self.held))
-        return loss if np.isfinite(loss) else _LARGE_LOSS * len(self.held)
+        return float(loss) if np.isfinite(loss) else _LARGE_LOSS * len(self.held)
 
     def _step_locally(
         self, rows: Samples, arrays: Arrays, v: Array, shift: Array | float, rng: Streams

@@ -13,17 +13,19 @@ from fedspan.algorithms.personalized.shrinkage import LAMBDAS, mix_moments, size
 from fedspan.numerics.folds import Folded, Prep
 from fedspan.numerics.operators import HeldMatrix
 
-_FOLDS = 3
+_FOLDS = 10  # at home they cost time only, and with three the choice is left to chance
+_FEWEST = 6  # rows from which a choice can be made
 
 
 def choose_share_at_home(A: HeldMatrix, prep: Prep, part: Arrays, r: int) -> Array:
     """ω with the least loss on held-out rows of this client alone: 0 is local, and 1 the shared components."""
     shares = to_shares(np.array(LAMBDAS))
     n = A.shape[0]
-    if n < 2 * _FOLDS:
+    if n < _FEWEST:
         return shares[-1]
-    rows, Q, losses = Folded(A, prep, np.arange(n) % _FOLDS), part["Q"], np.zeros(len(shares))
-    for f in range(_FOLDS):
+    folds = min(_FOLDS, n // 2)
+    rows, Q, losses = Folded(A, prep, np.arange(n) % folds), part["Q"], np.zeros(len(shares))
+    for f in range(folds):
         train, test = rows.split(f)
         P = train.basis(Q)
         C = Q if P is None else P.T @ Q

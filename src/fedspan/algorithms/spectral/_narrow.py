@@ -14,7 +14,7 @@ gives a wrong sum (secure/packing.py).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,25 +26,65 @@ _SAFETY = 1.2
 _GROWTH = 1.5  # how much larger B' may be than B
 _GROWTH_AT_RANDOM = 2.0  # and after a random block, beyond what follows from its being random
 _RANDOM = 2.5  # a random direction is hardly ever twice as far along a given one, in units of 1/√d; ‖M‖ ≤ tr(M)/2
+_TIMES, _TIMES_FIRST = 5.0, 8.0  # entries are hardly ever larger than that many times their root mean square
+_SMALL, _LEAST_ROW = 0.3, 0.1  # of what is expected of a first product
 _AGAIN = 4  # bits more for a column that is asked for again; the next time it takes all
 _FULL_WIDTH = 64
 _LARGEST = 127  # exponent
 _PULLS = (0.0, 3.0, 10.0, 1e6)  # how many numbers the mean over all rows counts for, beside a row's own
 
 
-def predict_sum(Qt: Array, AQt: Array, V: Array, step: float, trace: float, clients: int) -> Narrow:
-    """What to expect of Σ M_i V in steps of Δ, each rounded by its client. trace: tr(M), or what bounds its norm."""
+@dataclass(frozen=True)
+class Shape:
+    """How large the entries of a first product are: r_j c_l, in units of tr(M)."""
+
+    rows: Array  # (d,)
+    columns: Array  # (w,)
+
+
+def expect_even(d: int, width: int, size: float) -> Narrow:
+    """Entries of either sign that are alike in size, so that their root mean square is at most `size`."""
+    return _to_narrow(np.zeros((d, width)), np.ones(d), np.full(width, _TIMES * size))
+
+
+def guess_first(U: Array, roots: Array, width: int, told: int) -> Shape:
+    """What to expect of M V for V = [U …] with `width` columns; the other columns are random.
+
+    If all clients had the same M_i, U would be eigenvectors with values ∝ `roots`⁴. They do not, and each told of
+    `told` columns only, so for small values the square is taken, and that of the column `told` for those beyond. M is
+    positive, so ‖M u‖² ≤ ‖M‖ uᵀM u: however columns of U are mixed, none has more.
+    """
+    d, m = U.shape
+    share = np.full(width, 1.0 / d)
+    if m:
+        ratio = np.maximum(roots / roots[0], roots[min(told, m) - 1] / roots[0])
+        share[:m] = np.maximum(ratio**4, _SMALL * ratio**2) / np.sum(ratio**4)
+    rows = d * (U**2 @ share[:m] ** 2) / np.sum(share[:m] ** 2) if m else np.ones(d)
+    return Shape(np.sqrt(rows + _LEAST_ROW), _TIMES_FIRST * np.sqrt(share * share.max()) / np.sqrt(d))
+
+
+def predict_sum(
+    Qt: Array, AQt: Array, V: Array, step: float, trace: float, clients: int, last: int = 0, first: Shape | None = None
+) -> Narrow:
+    """What to expect of Σ M_i V in steps of Δ, each rounded by its client. trace: tr(M), or what bounds its norm.
+
+    `last`: how many columns were multiplied last; 0: as many as V has. `first`: what is known before any product.
+    """
     d, k = V.shape
+    if len(Qt) == 0 and first is not None:
+        return _to_narrow(np.zeros((d, k)), first.rows, first.columns * (trace / step))
     if len(Qt) == 0:
         return _to_narrow(np.zeros((d, k)), np.ones(d), np.full(k, _RANDOM * trace / np.sqrt(d) / step))
     known = Qt @ V
     center = (AQt.T @ known + Qt.T @ (AQt @ (V - Qt.T @ known))) / step
-    last = min(k, len(Qt))
+    last, opened = min(last or k, len(Qt)), first is not None
     F = (AQt[-last:] - (AQt[-last:] @ Qt[:-last].T) @ Qt[:-last]).T / step
     rounding = clients / 12
-    growth = _GROWTH if len(Qt) > k else _GROWTH_AT_RANDOM * np.sqrt(d / last)  # U was random, and V is not
+    growth = _GROWTH if opened or len(Qt) > k else _GROWTH_AT_RANDOM * np.sqrt(d / last)  # U was random, and V is not
     A, B = Qt[-last:] @ F, V.T @ F
-    columns = (np.median(np.sum(A**2, axis=0)) + growth**2 * np.sum(B**2, axis=1)) / d + rounding
+    inside = np.sum(A**2, axis=0)
+    usual = inside.min() if opened and last == len(Qt) else np.median(inside)  # after the opening U holds the largest
+    columns = (usual + growth**2 * np.sum(B**2, axis=1)) / d + rounding
     leaked = d * np.sum(Qt[-last:] ** 2, axis=0) / growth**2  # U Bᵀ is taken off where M W is 0, too
     return _to_narrow(center, np.sqrt(_guess_rows(F**2 + rounding) ** 2 + leaked), np.sqrt(columns))
 

@@ -12,12 +12,17 @@ Notation: M = Σ_i M_i, Q (d, m) orthonormal basis of all that was multiplied, A
 Z = Q S_k the k leading Ritz vectors with values θ, R = (I - QQᵀ) M Z their residual, ‖R‖_F / tr(M) the KKT violation,
 Δ the step to which every entry of M_i V is rounded (0: not at all), M̃ = P diag(λ) Pᵀ a guess of M.
 
-A round costs what a round of SSI costs, but its answer is the best in the span of all rounds so far, not of the last
-one. The sum must be complete: Rayleigh-Ritz on a sum over a subset of the clients answers another problem, so those
-that did not answer are asked again.
+In the narrow form a round costs what a round of SSI costs, but its answer is the best in the span of all rounds so far,
+not of the last one. In the wide form (`width`) the run opens with one more sum (_wide.py), from which a first block of
+several times k columns is made; later blocks have 1.5·k. That takes about half of the rounds and as many bytes. Its
+estimate is that of Nyström, which is one product ahead of the Ritz vectors. In both, sums must be complete:
+Rayleigh-Ritz on a sum over a subset of the clients answers another problem, so those that did not answer are asked
+again.
 
-What the server sees: the opening (_moments.py), then Σ M_i V in every round, as in SSI (power.py). `Davidson` also
-shows it every client's own leading eigenpairs.
+What the server sees: the opening (_moments.py), then Σ M_i V in every round, as in SSI (power.py). The wide form's own
+opening is a sum over the clients of random mixes of their leading eigenvectors: with secure sums the server sees what
+the clients hold together; without, each client's mix by itself, which shows that client's leading subspace (as the
+products M_i V that follow would, too). `Davidson` shows every client's own leading eigenpairs, whatever is secure.
 """
 
 from __future__ import annotations
@@ -32,7 +37,8 @@ import scipy.linalg
 from fedspan._types import Array, Arrays
 from fedspan.algorithms._moments import Moments, RowsClient, measure, measure_replay, measure_tasks
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState
-from fedspan.algorithms.spectral._narrow import ask_near, predict_sum
+from fedspan.algorithms.spectral._narrow import Shape, ask_near, predict_sum
+from fedspan.algorithms.spectral._wide import OPENING, OPENING_ARRAYS, ask_opening, first_width, later_width
 from fedspan.core.protocol import Ask, Client, Replay, Round, Sum, complete
 from fedspan.core.replay import CLOSE, TOGETHER, Basis, Comparison
 from fedspan.core.rng import Streams
@@ -40,7 +46,10 @@ from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid, to_grid
 from fedspan.numerics.orthonormal import orthonormalize, random_orthonormal
 from fedspan.numerics.precondition import corrections, low_rank_sum
-from fedspan.numerics.rayleigh_ritz import append_rows, extension, rayleigh_ritz
+from fedspan.numerics.rayleigh_ritz import Ritz, append_rows, extension, nystrom, rayleigh_ritz
+
+_KEPT_WIDE = 24  # basis vectors of the wide form over k
+_ROUNDS_ENOUGH = 5
 
 
 class Prior(NamedTuple):
@@ -55,6 +64,14 @@ class Prior(NamedTuple):
         return f"Prior({digest})"
 
 
+class KrylovStart(NamedTuple):
+    """What must be known of the operator, where to start, and what is known of the first sum."""
+
+    moments: Moments
+    V: Array
+    first: Shape | None = None
+
+
 @dataclass(frozen=True)
 class KrylovState(SpectralState):
     """The span so far, and the best estimate in it; `kkt` includes the rounding errors that it may hide."""
@@ -65,8 +82,12 @@ class KrylovState(SpectralState):
     Qt: Array  # (m, d) Qᵀ: rows can be added without copying those that are there
     AQt: Array  # (m, d)
     noise: Array  # (m, m) the Gram matrix of the columns' rounding errors, in units of one rounded column
-    next: Array  # (d, k) the next block; no columns if the span holds all there is
+    next: Array  # (d, w) the next block; no columns if the span holds all there is
     gap: float  # θ_k - θ_{k+1}: if it is small, the k-th component is hardly determined
+    last: int  # columns of the block before
+    rounds: int
+    settled: bool  # whether what is outside of the k components can be told from them
+    first: Shape | None  # of the wide form: what its opening says of the first sum
 
     def known_basis(self) -> tuple[Array, Array] | None:
         return (self.Qt.T, self.AQt.T) if len(self.Qt) else None
@@ -79,7 +100,8 @@ class Krylov(Spectral[KrylovState]):
     The server keeps at most `keep`·k basis vectors; when there are more it restarts from the leading half of the Ritz
     vectors (12 costs no rounds, 8 seldom one, 4 up to half as many again, 3 can fail). `rounded` sends V to `grid`
     bits a number and M_i V as whole multiples of one Δ, so coarse that the asked-for `tol` is just reached. A `prior`
-    from a run on nearly the same data is the start, and the guess M̃ that corrects residuals.
+    from a run on nearly the same data is the start, and the guess M̃ that corrects residuals; it takes the place of an
+    opening. `width` is how many columns the first block has: "auto" is 6·k (4·k if d < 12·k), None the narrow form.
     """
 
     k: int = 2
@@ -90,10 +112,19 @@ class Krylov(Spectral[KrylovState]):
     rounded: bool = False
     grid: int = 8
     prior: Prior | None = None
+    width: int | str | None = None
 
     State = KrylovState
     client: ClassVar[type[Client[object]]] = RowsClient
     product: ClassVar[str] = "multiply"  # the task of the product M_i V; on a grid: with "_on_grid" behind it
+
+    def __post_init__(self) -> None:
+        check_width(self.width, self.k)
+
+    @property
+    def wide(self) -> bool:
+        """Whether the run has an opening of its own and a wide first block."""
+        return self.width is not None and self.prior is None
 
     @property
     def product_task(self) -> str:
@@ -104,7 +135,7 @@ class Krylov(Spectral[KrylovState]):
         return {"columns": 12 * self.k}
 
     def asks(self) -> frozenset[str]:
-        return measure_tasks(self.center, self.scale) | {self.product_task}
+        return measure_tasks(self.center, self.scale) | {self.product_task} | ({OPENING} if self.wide else set())
 
     def replay(self) -> Replay | str:
         if self.prior is not None:
@@ -115,37 +146,47 @@ class Krylov(Spectral[KrylovState]):
         block: dict[str, Comparison] = {"Z": Basis(tol)}
         if self.rounded:
             block = {"Z": Basis(tol, grid="scale"), "scale": TOGETHER, "step": CLOSE}
-        return {**measure_replay(self.center, self.scale), self.product_task: block}
+        opened: dict[str, dict[str, Comparison]] = {OPENING: dict.fromkeys(OPENING_ARRAYS, CLOSE)} if self.wide else {}
+        return {**measure_replay(self.center, self.scale), **opened, self.product_task: block}
 
     def accept(self, state: KrylovState, arrays: Arrays) -> KrylovState | None:
         """Any basis of what M has added to the span: rounding decides which, if Ritz values (nearly) coincide."""
-        if state.kkt <= self.tol:
+        if self.done(state) and state.next.size:
             if state.kkt < 0.1 * self.tol:
                 return None
             # A restart that cuts between equal Ritz values keeps one or the other, and then rounding decides when tol
             # is met.
             state = replace(state, kkt=float(np.nextafter(self.tol, np.inf)))
-        V, trace = arrays.get("Z"), state.moments.trace or 1.0
-        if V is None or not len(state.Qt) or V.ndim != 2 or len(V) != state.Qt.shape[1] or V.shape[1] > self.k:
+        V, trace, most = arrays.get("Z"), state.moments.trace or 1.0, self._next_width
+        if V is None or not len(state.Qt) or V.ndim != 2 or len(V) != state.Qt.shape[1] or V.shape[1] > most:
             return None
         if self.rounded:
             V = from_grid(V, arrays.get("scale", np.ones(1)))
         Q, AQ = state.Qt.T, state.AQt.T
         W = AQ - Q @ (Q.T @ AQ)
         U, s, _ = np.linalg.svd(W - Q @ (Q.T @ W), full_matrices=False)
-        U = U[:, s > 0.1 * _least_direction(self.tol, self.k) * trace]
+        U = U[:, s > 0.1 * _least_direction(self.tol, most) * trace]
         inside = U @ (U.T @ V)
-        if not np.linalg.norm(V - inside) <= (0.05 if self.rounded or self.tol < 1e-8 else 1e-3) * np.sqrt(self.k):
+        if not np.linalg.norm(V - inside) <= (0.05 if self.rounded or self.tol < 1e-8 else 1e-3) * np.sqrt(V.shape[1]):
             return None
         return replace(state, next=orthonormalize(inside) if self.rounded else np.array(V))
 
-    def opening(self, rng: Streams) -> Round[tuple[Moments, Array]]:
-        """What must be known of the operator, and where to start."""
+    @property
+    def _next_width(self) -> int:
+        """Columns of every block but the first."""
+        return later_width(self.k) if self.wide else self.k
+
+    def opening(self, rng: Streams) -> Round[KrylovStart]:
+        """All that is asked before the first round."""
         moments = yield from measure(self.center, self.scale)
-        return moments, random_orthonormal(rng("start"), len(moments.mean), self.k)
+        d = len(moments.mean)
+        if not self.wide:
+            return KrylovStart(moments, random_orthonormal(rng("start"), d, self.k))
+        V, first = yield from ask_opening(moments, self.k, first_width(self.width, d, self.k), rng)
+        return KrylovStart(moments, V, first)
 
     def init(self, rng: Streams) -> Round[KrylovState]:
-        moments, V = yield from self.opening(rng)
+        moments, V, first = yield from self.opening(rng)
         d, nothing = len(moments.mean), np.zeros((len(moments.mean), 0))
         P, lam = (nothing, np.zeros(0)) if self.prior is None else self.prior
         if len(lam) >= self.k:
@@ -154,7 +195,7 @@ class Krylov(Spectral[KrylovState]):
         step = 0.5 * self.tol * moments.trace / np.sqrt(moments.clients * d * self.k / 12) if self.rounded else 0.0
         return KrylovState(
             moments,
-            Z=V,
+            Z=V[:, : self.k],
             theta=np.zeros(self.k),
             kkt=np.inf,
             step=float(step),
@@ -165,33 +206,69 @@ class Krylov(Spectral[KrylovState]):
             noise=np.zeros((0, 0)),
             next=V,
             gap=0.0,
+            last=0,
+            rounds=0,
+            settled=first is None,
+            first=first,
         )
 
     def round(self, state: KrylovState, rng: Streams) -> Round[KrylovState]:
         k, trace = self.k, state.moments.trace or 1.0
         V, Y = yield from self._multiply(state)
         U, L = extension(state.Qt.T, V)
-        m, room = len(state.Qt), self.keep * k
+        wide, more = state.first is not None, self._next_width
+        m, room = len(state.Qt), max(self.keep, _KEPT_WIDE if wide else 0) * k
         Qt, AQt = append_rows(state.Qt, U.T, room), append_rows(state.AQt, L[:m].T @ state.AQt + L[m:].T @ Y.T, room)
         Q, AQ = Qt.T, AQt.T
         noise = _carry_errors(state.noise, L)
-        theta, S, R = rayleigh_ritz(Q, AQ, k)
-        Z, Sk = Q @ S[:, :k], S[:, :k]
-        rounding = state.moments.clients * len(Q) * state.step**2 / 12 * float(np.sum(Sk * (noise @ Sk)))
-        kkt = float(np.sqrt(np.sum(R**2) + rounding)) / trace
+        ritz = rayleigh_ritz(Q, AQ, len(Qt) if wide else k)
+        theta, S, R = ritz
+        Z, Sk, values = Q @ S[:, :k], S[:, :k], theta[:k]
+        unit = state.moments.clients * len(Q) * state.step**2 / 12  # the squared rounding error of one column
+        kkt = float(np.sqrt(np.sum(R[:, :k] ** 2) + unit * float(np.sum(Sk * (noise @ Sk))))) / trace
         gap = float(theta[k - 1] - theta[k]) if len(theta) > k else 0.0
-        least = _least_direction(self.tol, k) * trace
-        if len(state.lam) and np.all(theta[:k] > 0) and _find_directions(R, least).size:
+        least = _least_direction(self.tol, more) * trace
+        settled = True
+        if wide:
+            errors = np.sqrt(unit * np.sum(S * (noise @ S), axis=0))
+            settled = self._is_settled(state.rounds + 1, ritz, trace)
+            better = nystrom(AQ, ritz, k, max(1e-12 * float(theta[0]), 3.0 * float(errors.max(initial=0.0))))
+            values, Z = (values, Z) if better is None else better
+            R = _take_first(R, least, more)
+        elif len(state.lam) and np.all(theta[:k] > 0) and _find_directions(R, least).size:
             corrected = corrections(R, theta[:k], state.P, state.lam)
             corrected -= Q @ (Q.T @ corrected)
             if size := np.linalg.norm(corrected):
                 R = corrected * (np.linalg.norm(R) / size)  # of the size of R: what is negligible there is so here
-        if len(Qt) + k > room:  # thick restart
+        if len(Qt) + more > room:  # thick restart
             half = S[:, : room // 2]
             Qt, AQt, noise = half.T @ Qt, half.T @ AQt, half.T @ noise @ half
         return replace(
-            state, Qt=Qt, AQt=AQt, noise=noise, next=_find_directions(R, least), Z=Z, theta=theta[:k], kkt=kkt, gap=gap
+            state,
+            Qt=Qt,
+            AQt=AQt,
+            noise=noise,
+            next=_find_directions(R, least),
+            Z=Z,
+            theta=values,
+            kkt=kkt,
+            gap=gap,
+            last=U.shape[1],
+            rounds=state.rounds + 1,
+            settled=settled,
         )
+
+    def _is_settled(self, rounds: int, ritz: Ritz, trace: float) -> bool:
+        """Whether a wide run may end: its start favoured some directions, so a small residual alone is no proof.
+
+        Other Ritz pairs must not reach up to the k-th, by what they may be off, or there were enough rounds for the
+        random columns of the first block to bring up whatever was missed.
+        """
+        k = self.k
+        if rounds < 2 or len(ritz.theta) <= k:
+            return False
+        reach = ritz.theta[k:] + np.linalg.norm(ritz.R[:, k:], axis=0)
+        return rounds >= _ROUNDS_ENOUGH or bool(reach.max() <= ritz.theta[k - 1] + 10 * self.tol * trace)
 
     def _multiply(self, state: KrylovState) -> Round[tuple[Array, Array]]:
         """What was multiplied, exactly as the clients had it, and the sum of their products."""
@@ -201,12 +278,14 @@ class Krylov(Spectral[KrylovState]):
         codes, scale = to_grid(state.next, self.grid)
         arrays = {"Z": codes, "scale": scale, "step": np.array(state.step)}
         V, moments = from_grid(codes, scale), state.moments
-        expected = predict_sum(state.Qt, state.AQt, V, state.step, moments.trace, moments.clients)
+        expected = predict_sum(
+            state.Qt, state.AQt, V, state.step, moments.trace, moments.clients, state.last, state.first
+        )
         Y = yield from ask_near(Ask(self.product_task, arrays, Sum("Y")), "Y", expected)
         return from_grid(codes, scale), Y * state.step  # a site that repeats this has what came in `codes` now
 
     def done(self, state: KrylovState) -> bool:
-        return state.kkt <= self.tol or state.next.shape[1] == 0
+        return (state.kkt <= self.tol and state.settled) or state.next.shape[1] == 0
 
     def metrics(self, state: KrylovState) -> dict[str, float]:
         return super().metrics(state) | {"gap": state.gap}
@@ -225,6 +304,8 @@ class Davidson(Krylov):
 
     def __post_init__(self) -> None:
         check_columns(self.columns)
+        if self.width is not None:
+            raise InputError(f"width is for krylov, whose opening is a sum, but is {self.width!r} here; leave it out.")
 
     def asks(self) -> frozenset[str]:
         return super().asks() | {"leading"}
@@ -240,6 +321,15 @@ class Davidson(Krylov):
         opened = (yield from complete(ask)).each.values()
         P, lam = low_rank_sum((from_grid(a["U"], a["scale"]) * np.sqrt(a["w"]) for a in opened), most=4 * count)
         return replace(state, P=P, lam=lam, next=P[:, : self.k] if len(lam) >= self.k else state.next)
+
+
+def check_width(width: int | str | None, k: int) -> None:
+    """Refuse a `width` that is neither None nor "auto" nor a whole number of at least k."""
+    whole = isinstance(width, int) and not isinstance(width, bool)
+    if width is not None and width != "auto" and not (whole and int(width) >= k):
+        raise InputError(
+            f"width must be None, 'auto' or a whole number of at least the {k} components, but is {width!r}."
+        )
 
 
 def check_columns(columns: int | None) -> None:
@@ -262,6 +352,11 @@ def _least_direction(tol: float, k: int) -> float:
     Those near 1e-15 are rounding errors, and point anywhere.
     """
     return min(max(0.1 * tol / np.sqrt(k), 1e-15), 1e-13)
+
+
+def _take_first(R: Array, least: float, most: int) -> Array:
+    """The residuals of the first `most` Ritz vectors that have one."""
+    return R[:, np.flatnonzero(np.linalg.norm(R, axis=0) > least)[:most]]
 
 
 def _find_directions(R: Array, least: float) -> Array:

@@ -25,7 +25,8 @@ from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.linalg.lapack import dpotrf
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from fedspan._types import Array, Arrays
 from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_replay, measure_tasks
@@ -33,7 +34,13 @@ from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState, rit
 from fedspan.core.protocol import Ask, Client, Replay, Round, Sensitivity, Sum, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
+from fedspan.numerics.operators import Matrix, Rows
 from fedspan.numerics.orthonormal import orthonormalize
+
+_LANCZOS = 400  # features from which Lanczos is quicker than all of the eigendecomposition
+_RESTARTS = 12  # if it has not converged by then, it is not
+_RESIDUAL = 1e-13
+_TIE = 1e-10  # eigenvalues that are closer than this (relatively) are as good as one another
 
 
 @dataclass(frozen=True)
@@ -77,12 +84,18 @@ def unpack_triangle(G: Array) -> Array:
 
 
 class GramClient(RowsClient):
-    """Sends the triangle of its Gram matrix."""
+    """Sends the triangle of its Gram matrix. One pass over many rows answers all questions, the opening's too."""
+
+    def __init__(self, data: Matrix, columns: int = 0) -> None:
+        super().__init__(data, columns)
+        self.rows = Rows(data, at_once=True)
 
     @task(releases={"G": Sensitivity(2)}, shows="its whole second-moment matrix")
     def gram(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """The upper triangle of M_i."""
-        return state, {"G": pack_triangle(self.rows.gram(state.mean, state.scale))}
+        G = pack_triangle(self.rows.gram(state.mean, state.scale))
+        self.rows.drop_pass()  # the last question: other clients need the memory
+        return state, {"G": G}
 
 
 @dataclass(frozen=True)
@@ -100,12 +113,41 @@ class Gram(OneShot):
     def round(self, state: SpectralState, rng: Streams) -> Round[SpectralState]:
         G = (yield from complete(Ask("gram", want=Sum("G")))).total["G"]
         M = unpack_triangle(G)
-        d = len(M)
-        theta, Z = scipy.linalg.eigh(M, subset_by_index=[d - self.k, d - 1], check_finite=False)
-        theta, Z = theta[::-1], Z[:, ::-1]
         trace = float(np.trace(M))
-        kkt = float(np.linalg.norm(M @ Z - Z * theta)) / (trace or 1.0)
-        return SpectralState(replace(state.moments, trace=trace), Z, theta, kkt)
+        unit = 2.0 ** (np.frexp(trace)[1] - 1)  # numbers near 1, whose squares can be added up; exact
+        M /= unit
+        theta, Z = find_leading(M, self.k)
+        kkt = float(np.linalg.norm(M @ Z - Z * theta)) / (trace / unit or 1.0)
+        return SpectralState(replace(state.moments, trace=trace), Z, theta * unit, kkt)
+
+
+def find_leading(M: Array, k: int) -> tuple[Array, Array]:
+    """The k leading eigenpairs of a symmetric matrix, the largest first: by Lanczos where that pays, and is checked."""
+    d = len(M)
+    if d >= _LANCZOS and 20 * k <= d:
+        start = np.random.default_rng(0).normal(size=d)
+        try:
+            theta, Z = eigsh(M, k, which="LA", v0=start, ncv=max(4 * k, 40), maxiter=_RESTARTS)
+        except ArpackError:  # it has not converged
+            theta, Z = np.zeros(0), np.zeros((d, 0))
+        if len(theta) == k and _are_leading(M, theta[::-1], Z[:, ::-1]):
+            return theta[::-1], Z[:, ::-1]
+    theta, Z = scipy.linalg.eigh(M, subset_by_index=[d - k, d - 1], check_finite=False)
+    return theta[::-1], Z[:, ::-1]
+
+
+def _are_leading(M: Array, theta: Array, Z: Array) -> bool:
+    """Whether those are eigenpairs to rounding, and no eigenvalue is above them that was missed (of a pair, say).
+
+    σI - (M - ZΘZᵀ), for σ a little above θ_k, has a Cholesky factor exactly if all other eigenvalues are below σ.
+    """
+    if np.linalg.norm(M @ Z - Z * theta) > _RESIDUAL * theta[0]:
+        return False
+    sigma = theta[-1] * (1 + _TIE) + len(M) * np.finfo(np.float64).eps * theta[0]
+    C = (Z * theta) @ Z.T
+    C -= M
+    C[np.diag_indices_from(C)] += sigma
+    return bool(dpotrf(C.T, lower=1, overwrite_a=1, clean=0)[1] == 0)
 
 
 class AveragingClient(RowsClient):

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._files import write_whole
@@ -18,7 +19,7 @@ from fedspan.numerics.swish import Swish
 _OPSET, _IR = 18, 9  # old enough for runtimes of 2023, and all that is used here is in them
 
 
-def pca_to_sklearn(model: FederatedEstimator) -> Any:
+def pca_to_sklearn(model: FederatedEstimator) -> BaseEstimator:
     """A fitted `PCA`; behind a `StandardScaler` in a `Pipeline` if the model scales, which PCA itself cannot."""
     from sklearn.decomposition import PCA
 
@@ -32,7 +33,7 @@ def pca_to_sklearn(model: FederatedEstimator) -> Any:
     return _add_scaling(model, "pca", pca, model.mean_)
 
 
-def personal_to_sklearn(model: FederatedEstimator, i: int) -> Any:
+def personal_to_sklearn(model: FederatedEstimator, i: int) -> BaseEstimator:
     """One client's own components as a fitted `PCA`. Its variances are NaN: the client never told them."""
     from sklearn.decomposition import PCA
 
@@ -48,7 +49,7 @@ def personal_to_sklearn(model: FederatedEstimator, i: int) -> Any:
     return _add_scaling(model, "pca", pca, model.means_[i])
 
 
-def svd_to_sklearn(model: FederatedEstimator) -> Any:
+def svd_to_sklearn(model: FederatedEstimator) -> BaseEstimator:
     """A fitted `TruncatedSVD`, behind a `StandardScaler` that does not centre if the model scales.
 
     It has no `explained_variance_`: scikit-learn means a variance around the mean there, and no mean was computed.

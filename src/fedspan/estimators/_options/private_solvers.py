@@ -136,7 +136,9 @@ def measure_rows(run_part: RunPart, dp: RowDP, center: bool, clients: int, share
         ledger.add(Note(f"Rows were shortened to {norm:.4g} for their mean, and again to {norm:.4g} after centering."))
     if auto:
         ledger.add(Note(f"row_norm {norm:.4g} was found by a noised histogram of the rows' lengths."))
-    measured = Measured(replace(dp, row_norm=norm), Known(n, mean), rows, longer, spent)
+    measured = Measured(
+        replace(dp, row_norm=norm), Known(n, None if mean is None else tuple(mean.tolist())), rows, longer, spent
+    )
     _tell_counts(measured, ledger)
     return measured
 

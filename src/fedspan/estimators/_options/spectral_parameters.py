@@ -57,6 +57,15 @@ class SpectralParameters:
         ),
     )
     bits: int | str | None = field(default=None, metadata=BITS_ON_LINKS)
+    width: int | str | None = field(
+        default="auto",
+        metadata=about(
+            'Columns of krylov\'s first block; "auto" is several times n_components, for few rounds.',
+            least=1,
+            choices=("auto",),
+            example=30,
+        ),
+    )
     participation: Participation | None = field(
         default=None,
         metadata=about("How many clients take part in each round (fedpower).", example={"fraction": 0.1}),

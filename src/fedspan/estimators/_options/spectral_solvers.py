@@ -137,7 +137,17 @@ def _collect_extras(asked: SpectralParameters, solver: Server[Any], prior: Prior
                 f"tol must be above 1e-14 to choose the bits by it, but is {asked.tol!r}; leave bits=None."
             )
         extras["rounded"] = True
-    return extras
+    return extras | _collect_width(asked, solver, name)
+
+
+def _collect_width(asked: SpectralParameters, solver: Server[Any], name: str) -> dict[str, object]:
+    """The width of krylov's first block. "auto" leaves that of a solver that was given as an object as it is."""
+    if type(solver) is Krylov:
+        given = not isinstance(asked.solver, str | Auto)
+        return {} if given and asked.width == "auto" else {"width": asked.width}
+    if asked.width not in (None, "auto"):
+        raise InputError(f"width is for solver 'krylov', not for {name!r}; leave it out.")
+    return {}
 
 
 def _find_steps_option(solver: Server[Any], name: str) -> str:
