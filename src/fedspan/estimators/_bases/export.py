@@ -162,7 +162,7 @@ def linear_to_onnx(model: FederatedEstimator, path: str | os.PathLike[str], *, e
 
 def _add_layer(
     helper: Any, arrays: dict[str, Array], inputs: str, W: Array, number: int, output: str, intercept: bool
-) -> list[Any]:
+) -> list[object]:
     """The nodes of one layer, whose weights are put among the arrays; with intercepts, the last row of W is added."""
     if not intercept:
         arrays[f"/W{number}"] = W

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TypedDict
 
 from fedspan._types import Array
+from fedspan.algorithms.learning.held_out import Evaluation
 from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.core.checkpoint import build, load_tree
 from fedspan.errors import CheckpointError
@@ -40,6 +41,7 @@ class LearnedValues(TypedDict, total=False):
     deviance_: float
     distances_: Array | None
     eigenvalues_: Array
+    evaluation_: Evaluation | None
     explained_variance_: Array
     explained_variance_ratio_: Array
     feature_names_in_: list[str] | None
