@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedspan.estimators.pca import FederatedPCA
     from fedspan.estimators.personalized import PersonalizedPCA
     from fedspan.estimators.prepare import prepare
+    from fedspan.estimators.regressor import FederatedRegressor
     from fedspan.estimators.svd import FederatedSVD
     from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
     from fedspan.jobs.checking.check import check
@@ -45,6 +46,7 @@ __all__ = [
     "FederatedClassifier",
     "FederatedGCCA",
     "FederatedPCA",
+    "FederatedRegressor",
     "FederatedSVD",
     "FedspanError",
     "InputError",
@@ -80,6 +82,7 @@ _LATER = {
     "FederatedClassifier": "estimators.classifier",
     "FederatedGCCA": "estimators.gcca",
     "FederatedPCA": "estimators.pca",
+    "FederatedRegressor": "estimators.regressor",
     "FederatedSVD": "estimators.svd",
     "PersonalizedPCA": "estimators.personalized",
     "VerticalFederatedClassifier": "estimators.vertical_classifier",

@@ -338,7 +338,7 @@ def fit_classifier(class_weight: Any = None) -> Callable[..., Any]:
             return InProcess(rows, threads=1, transcript=where)
 
         model = FederatedClassifier(hidden=2, batch_size=30, rounds=3, class_weight=class_weight, random_state=0)
-        model.set_params(privacy=RowDP(1.0, 1e-6, 1.0), engine=start)
+        model.set_params(privacy=RowDP(1.0, 1e-6, 1.0), engine=start, standardize=False)
         return model.fit(engine.data, labels, ledger=ledger)
 
     return job

@@ -23,6 +23,7 @@ from fedspan.algorithms import (
     Krylov,
     Limit,
     LocalPower,
+    LocalSsca,
     LogisticNewton,
     MaxVarDavidson,
     MaxVarKrylov,
@@ -41,6 +42,7 @@ from fedspan.algorithms import (
     SscaMomentum,
     Ssi,
     Uda,
+    VerticalGuarded,
     VerticalSgd,
     VerticalSsca,
     Wda,
@@ -190,12 +192,19 @@ TABLE: dict[str, Row] = {
     "fedsgd": Row(FedSgd(NET, batch=2, rounds=5, momentum=0.1), clients=labelled, angle=None),
     "fedavg": Row(FedAvg(NET, batch=2, rounds=5, steps=3), clients=labelled, angle=None),
     "fedavg scaled": Row(FedAvg(BIASED, batch=20, rounds=5, steps=3, standardize=True), clients=labelled, angle=None),
+    "local ssca": Row(LocalSsca(BIASED, batch=20, rounds=5, steps=3, standardize=True), clients=labelled, angle=None),
+    "local ssca corrected": Row(
+        LocalSsca(NET, batch=20, rounds=5, steps=3, drift="correct"), clients=labelled, angle=None
+    ),
+    "vertical guarded": Row(
+        VerticalGuarded(BIASED, batch=20, rounds=5, every=2, standardize=True), clients=labelled_views, angle=None
+    ),
     "ssca as momentum": Row(SscaMomentum(NET, batch=2, rounds=5), clients=labelled, angle=None),
     "newton": Row(LogisticNewton(l2=0.01), rounds=4, clients=labelled, angle=None),
     "newton by gradients": Row(LogisticNewton(l2=0.01, solver="lbfgs"), rounds=6, clients=labelled, angle=None),
     "least squares": Row(RegressionNewton(), rounds=2, clients=measured, angle=None),
     "poisson regression": Row(RegressionNewton(loss="poisson"), rounds=4, clients=measured, angle=None),
-    "huber regression": Row(RegressionNewton(loss="huber", robust=True), rounds=20, clients=measured, angle=None),
+    "huber regression": Row(RegressionNewton(loss="huber", robust=True), rounds=8, clients=measured, angle=None),
     "vertical ssca": Row(VerticalSsca(NET, batch=10, rounds=5), clients=labelled_views, angle=None),
     "vertical ssca as printed": Row(
         VerticalSsca(NET, batch=10, rounds=5, objective="norm", limits=(Limit(0.6),), paper=True, exchange="each"),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from spied import Heard, Spy
-from table import NET, SIMULATED, TABLE, deep_views, hospitals, labelled, labelled_views, measured, views
+from table import BIASED, NET, SIMULATED, TABLE, deep_views, hospitals, labelled, labelled_views, measured, views
 
 from fedspan import algorithms as alg
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, SurveyColumns
@@ -49,6 +49,13 @@ def unlike_hospitals() -> Any:
 
 def with_held_out() -> Any:
     return {name: Entities(X[:30], held_out=X[30:]) for name, X in views().items()}
+
+
+def labels_apart() -> Any:
+    """Two classes that are never at the same client: local steps lead apart."""
+    rng = np.random.default_rng(5)
+    names = ("ada", "bo", "cy", "dee")
+    return {name: (rng.normal(size=(40, 3)), np.full(40, i % 2)) for i, name in enumerate(names)}
 
 
 @dataclass(frozen=True)
@@ -145,6 +152,14 @@ for kind in (alg.Ssca, alg.SscaMomentum, alg.FedSgd):
     case(kind(NET, batch=4, rounds=3, private=PRIVATE, standardize=True, prior=KNOWN), labelled)
 for standardize in BOTH:
     case(alg.FedAvg(NET, batch=2, rounds=3, steps=2, standardize=standardize), labelled)
+for drift, validation, calibrate in product(("average", "correct"), (0.0, 0.1), BOTH):
+    server = alg.LocalSsca(NET, batch=20, rounds=3, steps=2, drift=drift, validation=validation, calibrate=calibrate)
+    case(server, labelled)
+case(alg.LocalSsca(BIASED, batch=20, rounds=3, steps=10, standardize=True), labelled, labels_apart)
+for validation, exchange in product((0.0, 0.1), ("each", "sum")):
+    guarded = alg.VerticalGuarded(NET, batch=20, rounds=3, every=2, validation=validation, exchange=exchange)
+    case(guarded, labelled_views)
+    case(replace(guarded, calibrate=False, standardize=True), labelled_views)
 limited = alg.Ssca(NET, batch=2, rounds=6, objective="norm", limits=(alg.Limit(0.6),))
 for server in (limited, replace(limited, paper=True), replace(limited, closing=0)):
     case(server, labelled)

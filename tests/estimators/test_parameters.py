@@ -21,9 +21,10 @@ from fedspan.jobs.tasks import TASKS
 SHARED = "privacy=None, secure=False, engine=None, callback=None, checkpoint=None, random_state=None"
 SIGNATURES = {
     "FederatedPCA": "n_components=2, *, solver='auto', center=True, scale=False, whiten=False, tol=1e-06, "
-    "max_rounds=200, local_steps=None, bits=None, width='auto', participation=None",
+    "max_rounds=200, local_steps=None, bits=None, width='auto', angle_tol=None, "
+    "participation=None",
     "FederatedSVD": "n_components=2, *, solver='auto', scale=False, tol=1e-06, max_rounds=200, local_steps=None, "
-    "bits=None, width='auto', participation=None",
+    "bits=None, width='auto', angle_tol=None, participation=None",
     "FederatedGCCA": "n_components=2, *, solver='auto', local_solver='exact', local_steps=10, batch_size=None, "
     "bits=None, first_bits=8, ridge=0.0, center=True, scale=False, tol=1e-06, max_rounds=200, patience=None",
     "DeepFederatedGCCA": "networks, n_components=2, *, bits=None, first_bits=8, local_steps=10, batch_size=1000, "
@@ -31,10 +32,13 @@ SIGNATURES = {
     "PersonalizedPCA": "n_components=2, *, method='auto', shrinkage='auto', center=True, scale=False, tol=1e-08, "
     "max_rounds=500, local_steps=None, step=None, clip=None, collect=True, participation=None",
     "FederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, standardize=True, "
-    "intercept=True, l2=1e-05, cost_limit=None, limits=None, class_weight=None, model=None, local_steps=None, "
-    "participation=None",
+    "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, limits=None, "
+    "class_weight=None, model=None, local_steps=None, participation=None",
     "VerticalFederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, standardize=True, "
-    "intercept=True, l2=1e-05, cost_limit=None, class_weight=None, exchange='sum'",
+    "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, "
+    "class_weight=None, exchange='sum'",
+    "FederatedRegressor": "*, loss='squared', solver='auto', l2=0.0, standardize=True, intercept=True, epsilon=1.35, "
+    "robust=False, tol=1e-14, max_rounds=100",
 }
 
 

@@ -4,10 +4,12 @@ from fedspan.algorithms.gcca.altmaxvar import AltMaxVar, CuteMaxVar, Mvlsa
 from fedspan.algorithms.gcca.deep import DeepMaxVar
 from fedspan.algorithms.gcca.maxvar_krylov import MaxVarDavidson, MaxVarKrylov
 from fedspan.algorithms.learning import Limit, Sampling, Steps
+from fedspan.algorithms.learning.local_ssca import LocalSsca
 from fedspan.algorithms.learning.newton import LogisticNewton, RegressionNewton
 from fedspan.algorithms.learning.sgd import FedAvg, FedSgd, SscaMomentum
 from fedspan.algorithms.learning.ssca import Ssca
 from fedspan.algorithms.learning.vertical import VerticalSgd, VerticalSsca
+from fedspan.algorithms.learning.vertical_guarded import VerticalGuarded
 from fedspan.algorithms.personalized.auto import PersonalAuto
 from fedspan.algorithms.personalized.eigen import PersonalEigen
 from fedspan.algorithms.personalized.paper import PersonalPaper
@@ -35,6 +37,7 @@ __all__ = [
     "Krylov",
     "Limit",
     "LocalPower",
+    "LocalSsca",
     "LogisticNewton",
     "MaxVarDavidson",
     "MaxVarKrylov",
@@ -56,6 +59,7 @@ __all__ = [
     "Ssi",
     "Steps",
     "Uda",
+    "VerticalGuarded",
     "VerticalSgd",
     "VerticalSsca",
     "Wda",

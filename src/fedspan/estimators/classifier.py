@@ -43,7 +43,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
 
     Parameters:
         method: The method, mini-batch SSCA or a baseline: "ssca", "fedsgd", "fedsgdm" (with momentum), "fedavg" (local
-            steps), or an object of `fedspan.algorithms` with options that only this method has, for example
+            steps), "auto" (local iterations of SSCA that held-out rows guard: take it if you want a good model), or an
+            object of `fedspan.algorithms` with options that only this method has, for example
             `Ssca(tau=0.2, paper=True)`.
         hidden: Cells of the hidden layer of the built-in network.
         batch_size: Rows that are drawn in each round, by every client; one that has fewer takes all. None: all rows.
@@ -53,7 +54,12 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             (lower, upper) of public bounds, each a number or one for each column, from which the scaling is made: for
             private runs, which may not tell means. A torch model sees the rows as they are.
         intercept: Whether both layers of the network have intercepts. The paper's network has none.
-        l2: The weight λ of ‖ω‖² in the objective, where the loss is the objective.
+        l2: The weight λ of ‖ω‖² in the objective, where the loss is the objective; None: 1 / number of rows (auto), or
+            1e-5 (all others).
+        validation: The share of rows that is held out of training (auto), at every client: they guard the training and
+            evaluate the model.
+        early_stopping: Whether to stop when the held-out loss falls no more (auto): after six halvings of the step.
+        calibrate: Whether to fit a temperature to the held-out rows (auto), so that probabilities mean what they say.
         cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this (ssca): U in (40) of the paper.
         limits: Limits on the mean losses of groups of rows: pairs (coefficients by group, bound), which mean
             Σ coefficient · (mean loss of the group) ≤ bound, for example ({"women": 1, "men": -1}, 0.02). The groups of
@@ -63,7 +69,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             privacy it weighs by noised counts, for 1 % of the budget, and row_norm bounds the weighted gradient.
         model: A torch model in place of the built-in network: a torch.nn.Module, or a `TorchModel` with its own
             `Problem`.
-        local_steps: Local steps in each round (fedavg); 10 if None.
+        local_steps: Local steps in each round (fedavg, auto); 10 if None.
         participation: How many clients take part in each round, as a `Participation`; None: all.
         privacy: The differential privacy to keep, or None to add no noise. In `RowDP(epsilon, delta, row_norm)` the
             row_norm is the largest norm of the gradient of one row's loss; longer ones are shortened. `batch_size` rows
@@ -80,7 +86,10 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         coef_: All parameters as one vector.
         scaling_: How columns are scaled, as a `Scaling` (z = clip((x - mean)·slope, ±bound)); None: they are not.
         verified_: The left-hand side of every limit over all training rows, by its name.
-        converged_: Whether all limits hold and every loss was finite.
+        evaluation_: How the model does on held-out rows (auto), as an `Evaluation`: accuracy, loss, confusion matrix
+            and calibration curve, summed over all clients; None without held-out rows.
+        converged_: Whether all limits hold and every loss was finite; with "auto", whether the held-out rows stopped
+            the run, and are predicted better than by the shares of the classes alone.
         history_: Cost, ‖ω‖², constraints, slacks and multipliers of every round.
         n_features_in_, n_samples_, n_clients_, n_rounds_, ledger_, seed_: As in `FederatedPCA`.
 

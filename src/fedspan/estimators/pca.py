@@ -27,9 +27,10 @@ from fedspan.estimators._options.private_solvers import describe_error, measure_
 from fedspan.estimators._options.spectral_parameters import SpectralParameters
 from fedspan.estimators._options.spectral_solvers import choose_solver
 from fedspan.estimators.launch import count_sharers, secure_from, warn_caller
-from fedspan.estimators.parameters import check_parameters, is_whole
+from fedspan.estimators.parameters import check_parameters, is_number, is_whole
 from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.orthonormal import fix_signs
+from fedspan.numerics.pca_model.control_limits import limit_spe, limit_t2
 from fedspan.numerics.pca_model.coordinates import project_rows, square_distances
 from fedspan.numerics.pca_model.gaussian import GaussianModel
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
@@ -63,6 +64,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         width: Columns of krylov's first block; "auto" is several times n_components, for few rounds: about half of
             those of None, the narrow form. Such a run opens with a sum of random mixes of the clients' leading
             eigenvectors. Without `secure` the server sees each client's mix, and so its leading subspace.
+        angle_tol: Stop when the components are this near to the exact ones, as an angle in radians (krylov): when
+            `angle_bound_` is at most that, whatever `tol` is. Not with bits="auto", width=None or a warm start.
         participation: How many clients take part in each round (fedpower), as a `Participation`; None: all.
         privacy: The differential privacy to keep, or None to add no noise. `RowDP(epsilon, delta, row_norm)` is a
             guarantee for every single row; `PaperDP` is FedPower's own noise, to reproduce its tables.
@@ -85,7 +88,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         noise_variance_: The mean variance of what is left out: of the min(n_samples_, d) - k other components, as in
             scikit-learn.
         basis_, basis_variance_ratio_: What a warm start needs.
+        rest_: Σ rᵢ, Σ rᵢ², Σ rᵢ³ over the shares rᵢ of the variance that are left out, for `spe_limit`; None if the
+            solver does not know them (`gram` does).
         n_features_in_, feature_names_in_, n_samples_, n_clients_: What the model was fitted on.
+        angle_: About how far the space of the components is from the exact one, as the sine of the largest angle;
+            nan if the solver does not know.
+        angle_bound_: The most that it should be: twice `angle_`, and nan unless two rounds agree. It holds with high
+            probability over the random start, and is not proved.
+        component_angles_: (k,), the same bound for each component by itself; inf where it cannot be told from another.
         n_rounds_, converged_: How the run ended.
         history_: A dict for every round.
         ledger_: Bytes, seconds, rounds, who took part, ε spent: see `Ledger`.
@@ -112,6 +122,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         "noise_variance_",
         "basis_",
         "basis_variance_ratio_",
+        "rest_",
+        "angle_",
+        "angle_bound_",
+        "component_angles_",
         *OF_TABLES,
         *OF_RUN,
     )
@@ -182,9 +196,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         self.n_clients_ = len(data)
         self._keep_run(result)
         # A solver may stop because it gets no further; converged means that tol was met, if the violation is known.
-        self.converged_ = result.converged and (self.tol == 0 or not result.state.kkt > self.tol)
+        if self.angle_tol is None:
+            self.converged_ = result.converged and (self.tol == 0 or not result.state.kkt > self.tol)
+        else:
+            self.converged_ = result.converged and bool(self.angle_bound_ <= self.angle_tol)
         if not self.converged_ and self.tol > 0:
             self._warn_of_accuracy(result)
+        elif self.converged_:
+            self._warn_if_undetermined(result)
         return self
 
     def _learn(self, result: Result[SpectralState], dtype: str | None) -> None:
@@ -198,6 +217,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         d, n = len(moments.mean), moments.n
         total = max(moments.trace, float(theta.sum())) or 1.0  # a noised trace may be below what is explained, even 0
         k = choose_count(self.n_components, theta, total, int(n), d)
+        self.rest_ = _find_rest(state, theta[k:] / total)
         theta, Z = theta[:k], Z[:, :k]
         left = min(n, d) - k
         kind = dtype or np.float64
@@ -209,6 +229,28 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         self.mean_, self.scale_ = moments.mean.astype(kind), moments.scale.astype(kind)
         self.basis_, self.basis_variance_ratio_ = _find_basis(state, Z, theta, total)
         self.n_samples_ = moments.n
+        self._keep_angles(state.known_angles(), k)
+
+    def _keep_angles(self, angles: Array | None, kept: int) -> None:
+        """What is known of how far the components are from the exact ones."""
+        known = np.full(kept, np.nan) if angles is None else angles[:kept]
+        with np.errstate(invalid="ignore"):
+            self.component_angles_ = 2 * (known + np.append(0.0, known[:-1]))
+        self.angle_ = float(known[-1]) if np.isfinite(known[-1]) else np.nan
+        self.angle_bound_ = 2 * self.angle_
+
+    def _warn_if_undetermined(self, result: Result[SpectralState]) -> None:
+        """The last components are not determined if the next one has the same variance, as far as can be told."""
+        gap, theta = result.metrics.get("gap", np.nan), result.state.theta
+        limit = max(2 * result.state.kkt * result.state.moments.trace, 1e-9 * float(theta[-1]))
+        if not gap <= limit or len(theta) != len(self.components_):
+            return
+        first, k = int(np.sum(theta > theta[-1] + limit)) + 1, len(theta)
+        which = f"Component {k} is" if first == k else f"Components {first} to {k} are"
+        warn_caller(
+            f"{which} not determined: the next component has the same variance as far as tol={self.tol:g} can tell, so "
+            "any mixture of them would do as well. Use fewer components, or more; or lower tol."
+        )
 
     def _warn_of_accuracy(self, result: Result[SpectralState]) -> None:
         reached = [f"{name} {value:.2g}" for name, value in result.metrics.items() if name in _ACCURACIES]
@@ -282,6 +324,41 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         """Mean log-likelihood of rows under probabilistic PCA, as scikit-learn's PCA.score."""
         return float(self.score_samples(X).mean())
 
+    def hotelling_t2(self, X: object) -> Array:
+        """Hotelling's T² of each row, (n,): how far it lies from the mean inside the components, in deviations."""
+        Z = self.transform(X)
+        return ((Z if self.whiten else Z / np.sqrt(self.explained_variance_)) ** 2).sum(axis=1)
+
+    def spe(self, X: object) -> Array:
+        """The squared prediction error of each row, (n,): how far it lies from the components."""
+        check_is_fitted(self)
+        rows = self._take_rows(X)
+        inside = project_rows(rows, self.mean_, self.components_.T / self.scale_[:, None])
+        squares = square_distances(rows, self.mean_, self.scale_)
+        return np.maximum(squares - (inside.astype(np.float64) ** 2).sum(axis=1), 0.0)
+
+    def t2_limit(self, confidence: float = 0.99) -> float:
+        """What `hotelling_t2` of that share of new rows stays below, if rows are normal (by the F distribution)."""
+        check_is_fitted(self)
+        _check_confidence(confidence)
+        k = len(self.components_)
+        if not self.n_samples_ > k:
+            raise InputError(f"A limit for {k} components needs more than {k} rows, but there were {self.n_samples_}.")
+        return limit_t2(k, float(self.n_samples_), confidence)
+
+    def spe_limit(self, confidence: float = 0.99) -> float:
+        """The same for `spe`, by Jackson and Mudholkar from the sums that `gram` knows of what is left out."""
+        check_is_fitted(self)
+        _check_confidence(confidence)
+        if self.rest_ is None:
+            raise InputError(
+                "A limit for spe needs the variances that are left out, which this solver does not know, nor gram with "
+                "more than 2000 features or with privacy; fit with solver='gram'."
+            )
+        shares = float(self.explained_variance_ratio_.astype(np.float64).sum())
+        total = float(self.explained_variance_.astype(np.float64).sum()) / shares
+        return total * limit_spe(self.rest_, confidence)
+
     def get_covariance(self) -> Array:
         """The covariance of rows under probabilistic PCA, (d, d); without centering, their second moments."""
         check_is_fitted(self)
@@ -313,6 +390,17 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write `transform` as an ONNX graph of float64: input X (n, d), output transformed (n, k)."""
         projection_to_onnx(self, path)
+
+
+def _find_rest(state: SpectralState, dropped: Array) -> Array | None:
+    """The sums of powers of all shares that are left out: those that the solver left out, and those dropped since."""
+    rest = state.known_rest()
+    return None if rest is None else np.maximum(rest, 0.0) + [float((dropped**i).sum()) for i in (1, 2, 3)]
+
+
+def _check_confidence(confidence: float) -> None:
+    if not is_number(confidence) or not 0 < confidence < 1:
+        raise InputError(f"confidence must be above 0 and below 1, but is {confidence!r}.")
 
 
 def _find_basis(state: SpectralState, Z: Array, theta: Array, total: float) -> tuple[Array, Array]:

@@ -35,7 +35,8 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
     """A classifier of rows whose features are spread over clients. All clients know the labels, as in the paper.
 
     Parameters:
-        method: The method, mini-batch SSCA or a baseline: "ssca", "sgd", "sgdm" (with momentum), or an object of
+        method: The method, mini-batch SSCA or a baseline: "ssca", "sgd", "sgdm" (with momentum), "auto"
+            (SSCA as momentum SGD, guarded by held-out rows: take it if you want a good model), or an object of
             `fedspan.algorithms` with its own options.
         hidden: Cells of the hidden layer of the built-in network.
         batch_size: Rows that are drawn in each round, by the server and by their numbers; None: all rows.
@@ -44,7 +45,11 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
             scaling is part of the model: `predict` takes raw rows. Or a pair (lower, upper) of public bounds of the
             columns, in the order of the clients' names, from which the scaling is made.
         intercept: Whether both layers of the network have intercepts. The paper's network has none.
-        l2: The weight λ of ‖ω‖² in the objective, where the loss is the objective.
+        l2: The weight λ of ‖ω‖² in the objective, where the loss is the objective; None: 1 / number of rows (auto), or
+            1e-5 (all others).
+        validation: The share of rows that is held out of training (auto). They guard it, and evaluate the model.
+        early_stopping: Whether to stop when the held-out loss falls no more (auto): after six halvings of the step.
+        calibrate: Whether to fit a temperature to the held-out rows (auto), so that probabilities mean what they say.
         cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this (ssca).
         class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
             mapping from class to weight.
@@ -60,7 +65,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
 
     Attributes:
         views_: The number of features of each client, by its name.
-        classes_, coef_, scaling_, verified_, converged_, history_: As in `FederatedClassifier`.
+        classes_, coef_, scaling_, evaluation_, verified_, converged_, history_: As in `FederatedClassifier`.
         n_features_in_, n_samples_, n_clients_, n_rounds_, ledger_, seed_: As in `FederatedPCA`.
 
     Examples:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
+
+import numpy as np
 
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
@@ -13,6 +16,8 @@ from fedspan.reports.format import escape, format_count
 from fedspan.reports.page import render_charts, render_figure, render_table
 from fedspan.reports.scatter import draw_scatter
 
+_DETERMINED = 0.1  # an angle from which on a component is not said to be found
+
 
 class SpectralModel(FeatureModel, IterativeModel, Protocol):
     """What the report reads of a fitted `FederatedPCA` or `FederatedSVD`."""
@@ -20,6 +25,7 @@ class SpectralModel(FeatureModel, IterativeModel, Protocol):
     components_: Array  # (k, d)
     explained_variance_: Array  # (k,)
     explained_variance_ratio_: Array  # (k,)
+    component_angles_: Array  # (k,) nan if they are not known
 
 
 def _build_spectral_section(title: str, noun: str, share: str, what: str) -> Section[SpectralModel]:
@@ -45,7 +51,8 @@ def _build_spectral_section(title: str, noun: str, share: str, what: str) -> Sec
         ]
         scatter, note = _render_scatter(model, rows)
         return (
-            f'<h2>Components</h2>{render_charts([scree, scatter])}<p class="soft">{note}</p>'
+            f"<h2>Components</h2>{_describe_angles(model.component_angles_)}"
+            f'{render_charts([scree, scatter])}<p class="soft">{note}</p>'
             f"{render_pictures(model, model.components_)}<h2>Largest loadings</h2>"
             + render_table(["no.", share, "cumulative", "largest loadings"], table, numbers={1, 2})
         )
@@ -76,7 +83,29 @@ def _list_gap(model: SpectralModel, last: Metrics) -> dict[str, str]:
     if "gap" not in last:
         return {}
     theta = model.explained_variance_[-1] * (model.n_samples_ - 1)
+    if math.isnan(last["gap"]):
+        return {"gap to the next": "not known"}
     return {"gap to the next": f"{last['gap'] / theta:.1%}" if theta > 0 else "0 %"}
+
+
+def _describe_angles(angles: Array) -> str:
+    """Which components are determined, and to what angle; nothing if the solver does not know."""
+    if np.isnan(angles).any():
+        return ""
+    said, first = [], 0
+    found = angles < _DETERMINED
+    for j in range(1, len(angles) + 1):
+        if j == len(angles) or found[j] != found[first]:
+            one = j - first == 1
+            which = f"component {first + 1}" if one else f"components {first + 1} to {j}"
+            if found[first]:
+                most = max(float(angles[first:j].max()), 1e-15)
+                said.append(f"{which} {'is' if one else 'are'} determined to an angle of {most:.0e}")
+            else:
+                said.append(f"{which} cannot be told {'from the next' if one else 'apart'}")
+            first = j
+    text = "; ".join(said)
+    return f"<p>{text[0].upper()}{text[1:]}, with high probability over the random start.</p>"
 
 
 PCA = _build_spectral_section("Federated PCA", "principal component", "variance", "Explained variance")

@@ -249,12 +249,16 @@ class LabelledRows:
         grads = [gradient(X[rows], S[rows], E[rows], D[rows], self.net.intercept) for rows in inside]
         return np.bincount(part, weights=loss, minlength=self.parts), np.stack(grads)
 
-    def losses(self, omega: Array, at: Array | slice) -> Array:
-        """Σ f_g (G,) alone."""
+    def outputs(self, omega: Array, at: Array | slice) -> Array:
+        """What the network puts out for the rows `at`, before the softmax; (n, L)."""
         W0, W1 = self.net.split(omega)
         S, _ = swish(multiply(self._scale(at), W1))
+        return multiply(S, W0)
+
+    def losses(self, omega: Array, at: Array | slice) -> Array:
+        """Σ f_g (G,) alone."""
         weight = None if self.weight is None else self.weight[at]
-        loss, _ = losses(multiply(S, W0), self.y[at], weight)
+        loss, _ = losses(self.outputs(omega, at), self.y[at], weight)
         return np.array([loss.sum()]) if self.part is None else np.bincount(self.part[at], loss, minlength=self.parts)
 
     def clipped(self, omega: Array, at: Array, clip: float) -> Array:
@@ -327,7 +331,7 @@ class SampleClient(ScalingClient):
         return state, {"n": np.array(self.rows.n)}
 
     @task(releases={"rows": HISTOGRAM}, shows="how many of its rows have which class")
-    def count_classes(self, state: None, arrays: Arrays, rng: Streams) -> tuple[None, Arrays]:
+    def count_classes(self, state: RowsMemory, arrays: Arrays, rng: Streams) -> tuple[RowsMemory, Arrays]:
         """How many rows each class has; with noise, in private runs."""
         return state, {"rows": self.rows.class_counts}
 

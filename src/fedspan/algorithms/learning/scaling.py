@@ -145,7 +145,7 @@ class ScalingClient(Client[RowsMemory]):
     @task(releases={}, shows="")
     def take_scaling(self, state: RowsMemory, arrays: Arrays, rng: Streams) -> tuple[RowsMemory, Arrays]:
         """Remember how the columns are scaled."""
-        return RowsMemory(scaling_from(arrays)), {}
+        return replace(state, scaling=scaling_from(arrays)), {}
 
 
 def scaling_from(arrays: Arrays) -> Scaling:

@@ -30,6 +30,14 @@ class SpectralState:
         """(Q, M Q), each (d, m), of all that the server has kept; None if it kept no more than Z."""
         return None
 
+    def known_rest(self) -> Array | None:
+        """Σ (θ_j / tr M)^i over all eigenvalues that are left out, for i = 1, 2, 3, (3,); None if it is not known."""
+        return None
+
+    def known_angles(self) -> Array | None:
+        """(k,) about how far the first j components are from the exact ones, j = 1 … k; None if nothing is known."""
+        return None
+
 
 AnySpectral = TypeVar("AnySpectral", bound=SpectralState)
 

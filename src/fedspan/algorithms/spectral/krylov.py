@@ -39,6 +39,7 @@ from fedspan.algorithms._moments import Moments, RowsClient, measure, measure_re
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState
 from fedspan.algorithms.spectral._narrow import Shape, ask_near, predict_sum
 from fedspan.algorithms.spectral._wide import OPENING, OPENING_ARRAYS, ask_opening, first_width, later_width
+from fedspan.algorithms.spectral.certified_angle import bound_angles, shrink_by_nystrom
 from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Sum, Turn, complete
 from fedspan.core.replay import CLOSE, TOGETHER, Basis, Comparison
 from fedspan.core.rng import Streams
@@ -83,11 +84,20 @@ class KrylovState(SpectralState):
     AQt: Array  # (m, d)
     noise: Array  # (m, m) the Gram matrix of the columns' rounding errors, in units of one rounded column
     next: Array  # (d, w) the next block; no columns if the span holds all there is
-    gap: float  # θ_k - θ_{k+1}: if it is small, the k-th component is hardly determined
+    gap: float  # θ_k - θ_{k+1}: if it is small, the k-th component is hardly determined; nan while θ_{k+1} still moves
+    beyond: float  # θ_{k+1}; nan if there is none
+    angles: Array  # (k,) b_1 … b_k of numerics/certified_angle.py: twice that is a bound; infinite in the narrow form
+    before: Array  # (k,) those of the round before
     last: int  # columns of the block before
     rounds: int
     settled: bool  # whether what is outside of the k components can be told from them
     first: Shape | None  # of the wide form: what its opening says of the first sum
+
+    def known_angles(self) -> Array | None:
+        if self.first is None:
+            return None
+        agreed = np.where(self.before < 1, self.angles, np.nan)  # two rounds must agree
+        return np.where(self.angles == 0, 0.0, np.where(self.angles >= 1, np.inf, agreed))
 
     def known_basis(self) -> tuple[Array, Array] | None:
         return (self.Qt.T, self.AQt.T) if len(self.Qt) else None
@@ -102,6 +112,8 @@ class Krylov(Spectral[KrylovState]):
     bits a number and M_i V as whole multiples of one Δ, so coarse that the asked-for `tol` is just reached. A `prior`
     from a run on nearly the same data is the start, and the guess M̃ that corrects residuals; it takes the place of an
     opening. `width` is how many columns the first block has: "auto" is 6·k (4·k if d < 12·k), None the narrow form.
+    `angle_tol` (wide form, not rounded) stops by the bound on the angle to the exact components instead of `tol`: when
+    2·b_k is at most that, and b_k was below 1 in the round before.
     """
 
     k: int = 2
@@ -113,6 +125,7 @@ class Krylov(Spectral[KrylovState]):
     grid: int = 8
     prior: Prior | None = None
     width: int | str | None = None
+    angle_tol: float | None = None
 
     State = KrylovState
     client: ClassVar[type[Client[object]]] = RowsClient
@@ -120,6 +133,7 @@ class Krylov(Spectral[KrylovState]):
 
     def __post_init__(self) -> None:
         check_width(self.width, self.k)
+        check_angle_tol(self.angle_tol, self.wide, self.rounded)
 
     @property
     def wide(self) -> bool:
@@ -209,7 +223,10 @@ class Krylov(Spectral[KrylovState]):
             AQt=nothing.T,
             noise=np.zeros((0, 0)),
             next=V,
-            gap=0.0,
+            gap=np.nan,
+            beyond=np.nan,
+            angles=np.full(self.k, np.inf),
+            before=np.full(self.k, np.inf),
             last=0,
             rounds=0,
             settled=first is None,
@@ -230,7 +247,8 @@ class Krylov(Spectral[KrylovState]):
         Z, Sk, values = Q @ S[:, :k], S[:, :k], theta[:k]
         unit = state.moments.clients * len(Q) * state.step**2 / 12  # the squared rounding error of one column
         kkt = float(np.sqrt(np.sum(R[:, :k] ** 2) + unit * float(np.sum(Sk * (noise @ Sk))))) / trace
-        gap = float(theta[k - 1] - theta[k]) if len(theta) > k else 0.0
+        beyond = float(theta[k]) if len(theta) > k else np.nan
+        angles = np.full(k, np.inf)
         least = _least_direction(self.tol, more) * trace
         settled = True
         if wide:
@@ -238,6 +256,10 @@ class Krylov(Spectral[KrylovState]):
             settled = self._is_settled(state.rounds + 1, ritz, trace)
             better = nystrom(AQ, ritz, k, max(1e-12 * float(theta[0]), 3.0 * float(errors.max(initial=0.0))))
             values, Z = (values, Z) if better is None else better
+            angles = bound_angles(theta, R, errors, k)
+            if better is not None:
+                missed = _find_missed(state.Qt, state.AQt, U, AQt[m:])
+                angles = shrink_by_nystrom(angles, R, errors, Z - Q @ (Q.T @ Z), missed)
             R = _take_first(R, least, more)
         elif len(state.lam) and np.all(theta[:k] > 0) and _find_directions(R, least).size:
             corrected = corrections(R, theta[:k], state.P, state.lam)
@@ -247,16 +269,22 @@ class Krylov(Spectral[KrylovState]):
         if len(Qt) + more > room:  # thick restart
             half = S[:, : room // 2]
             Qt, AQt, noise = half.T @ Qt, half.T @ AQt, half.T @ noise @ half
+        block = _find_directions(R, least)
+        if wide and not block.size:  # M maps the span into itself: the components are exact
+            angles = np.where(np.append(theta, 0.0)[:k] - np.append(theta, [0.0, 0.0])[1 : k + 1] > least, 0.0, np.inf)
         return replace(
             state,
             Qt=Qt,
             AQt=AQt,
             noise=noise,
-            next=_find_directions(R, least),
+            next=block,
             Z=Z,
             theta=values,
             kkt=kkt,
-            gap=gap,
+            gap=_honest_gap(theta, k, state.beyond, exact=not block.size and (wide or len(Qt) == len(Q))),
+            beyond=beyond,
+            angles=angles,
+            before=state.angles,
             last=U.shape[1],
             rounds=state.rounds + 1,
             settled=settled,
@@ -289,10 +317,15 @@ class Krylov(Spectral[KrylovState]):
         return from_grid(codes, scale), Y * state.step  # a site that repeats this has what came in `codes` now
 
     def done(self, state: KrylovState) -> bool:
-        return (state.kkt <= self.tol and state.settled) or state.next.shape[1] == 0
+        if self.angle_tol is None:
+            enough = state.kkt <= self.tol
+        else:
+            enough = 2 * state.angles[-1] <= self.angle_tol and state.before[-1] < 1
+        return bool(enough and state.settled) or state.next.shape[1] == 0
 
     def metrics(self, state: KrylovState) -> dict[str, float]:
-        return super().metrics(state) | {"gap": state.gap}
+        angle = {"angle": float(state.angles[-1])} if state.first is not None else {}
+        return super().metrics(state) | {"gap": state.gap} | angle
 
 
 @dataclass(frozen=True)
@@ -310,6 +343,7 @@ class Davidson(Krylov):
         check_columns(self.columns)
         if self.width is not None:
             raise InputError(f"width is for krylov, whose opening is a sum, but is {self.width!r} here; leave it out.")
+        check_angle_tol(self.angle_tol, self.wide, self.rounded)
 
     def asks(self) -> frozenset[str]:
         return super().asks() | {"leading"}
@@ -340,6 +374,19 @@ def check_width(width: int | str | None, k: int) -> None:
         )
 
 
+def check_angle_tol(angle_tol: float | None, wide: bool, rounded: bool) -> None:
+    """Refuse an `angle_tol` that is out of range, or that the run could not certify."""
+    if angle_tol is None:
+        return
+    if not 1e-10 <= angle_tol < 1:
+        raise InputError(f"angle_tol must be from 1e-10 to below 1, but is {angle_tol!r}.")
+    if not wide or rounded:
+        raise InputError(
+            "angle_tol needs krylov with a width, without bits='auto' and without a warm start: only then there is a "
+            "bound on the angle. Leave it out, or change the solver."
+        )
+
+
 def check_columns(columns: int | None) -> None:
     """Refuse `columns` that are neither None nor a whole number of at least 1."""
     if columns is not None and (not isinstance(columns, int) or isinstance(columns, bool) or columns < 1):
@@ -360,6 +407,33 @@ def _least_direction(tol: float, k: int) -> float:
     Those near 1e-15 are rounding errors, and point anywhere.
     """
     return min(max(0.1 * tol / np.sqrt(k), 1e-15), 1e-13)
+
+
+def _find_missed(Qt: Array, AQt: Array, U: Array, MUt: Array) -> float:
+    """How large (M - M̂) U is for the block U that was multiplied last and the Nyström approximation M̂ before it.
+
+    That block holds the directions of which M̂ missed most. It is known now, so the median of the singular values is
+    taken, not the largest, for what may be left outside of it.
+    """
+    if not len(Qt):
+        return float(np.linalg.norm(MUt, 2))
+    T = Qt @ AQt.T
+    theta, S = scipy.linalg.eigh((T + T.T) / 2)
+    kept = theta > 1e-12 * theta[-1]
+    Ft = (S[:, kept] / np.sqrt(theta[kept])).T @ AQt
+    return float(np.median(np.linalg.svd(MUt - (Ft @ U).T @ Ft, compute_uv=False)))
+
+
+def _honest_gap(theta: Array, k: int, before: float, exact: bool) -> float:
+    """θ_k - θ_{k+1}, or nan while θ_{k+1} still moves (it was `before`): it may yet be much larger than it looks.
+
+    A narrow span that M maps into itself says nothing of eigenvalues that occur more often than it has columns. One
+    that is nearly zero is known in any case, as θ_{k+1} can only grow.
+    """
+    values = np.append(theta, np.zeros(k + 1))
+    gap, last = float(values[k - 1] - values[k]), float(values[k - 1])
+    known = exact or gap <= 1e-6 * last or (len(theta) > k and abs(float(theta[k]) - before) <= 0.1 * gap)
+    return gap if known else np.nan
 
 
 def _take_first(R: Array, least: float, most: int) -> Array:

@@ -36,8 +36,10 @@ from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.operators import Matrix, Rows
 from fedspan.numerics.orthonormal import orthonormalize
+from fedspan.numerics.pca_model.control_limits import sum_powers
 
 _LANCZOS = 400  # features from which Lanczos is quicker than all of the eigendecomposition
+_MOST_CUBED = 2000  # features up to which tr M³ is computed
 _RESTARTS = 12  # if it has not converged by then, it is not
 _RESIDUAL = 1e-13
 _TIE = 1e-10  # eigenvalues that are closer than this (relatively) are as good as one another
@@ -99,8 +101,20 @@ class GramClient(RowsClient):
 
 
 @dataclass(frozen=True)
+class GramState(SpectralState):
+    """Also what is known of the rest: Σ (θ_j / tr M)^i over all j > k, for i = 1, 2, 3; None above 2000 features."""
+
+    rest: Array | None = None
+
+    def known_rest(self) -> Array | None:
+        return self.rest
+
+
+@dataclass(frozen=True)
 class Gram(OneShot):
     """One round, d(d+1)/2 numbers from each client, the exact answer."""
+
+    State = GramState
 
     client: ClassVar[type[Client[object]]] = GramClient
 
@@ -121,7 +135,14 @@ class Gram(OneShot):
         M /= unit
         theta, Z = find_leading(M, self.k)
         kkt = float(np.linalg.norm(M @ Z - Z * theta)) / (trace / unit or 1.0)
-        return SpectralState(replace(state.moments, trace=trace), Z, theta * unit, kkt)
+        rest = None
+        if len(M) <= _MOST_CUBED:
+            rest = sum_powers((M - (Z * theta) @ Z.T) / (trace / unit or 1.0))
+        return GramState(replace(state.moments, trace=trace), Z, theta * unit, kkt, rest)
+
+    def init(self, rng: Streams) -> Round[SpectralState]:
+        opened = yield from super().init(rng)
+        return GramState(opened.moments, opened.Z, opened.theta, opened.kkt)
 
 
 def find_leading(M: Array, k: int) -> tuple[Array, Array]:

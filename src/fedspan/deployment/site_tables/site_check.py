@@ -238,8 +238,8 @@ def inspect_table(table: SiteTable) -> Inspection:
 
 
 def _inspect_columns(table: SiteTable, source: Source, found: Inspection) -> None:
-    columns = [name for name in table.columns or () if name not in (table.id, table.label)]
-    wanted = [*columns, *filter(None, [table.id, table.label])]
+    apart = [name for name in (table.id, table.label, table.target) if name is not None]
+    wanted = [*(name for name in table.columns or () if name not in apart), *apart]
     lost = [name for name in wanted if name not in source.names]
     found.problems += [f"there is no column {name!r} in the table" for name in lost]
     present = [name for name in wanted if name not in lost]

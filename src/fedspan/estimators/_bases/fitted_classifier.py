@@ -14,7 +14,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
 from fedspan.algorithms.learning.count_samples import CountClasses
+from fedspan.algorithms.learning.held_out import Evaluation
+from fedspan.algorithms.learning.local_ssca import LocalSscaState
 from fedspan.algorithms.learning.scaling import Scaling
+from fedspan.algorithms.learning.training_guard import HeldOutGuard
+from fedspan.algorithms.learning.vertical_guarded import GuardedState
 from fedspan.core.run import Result
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.estimators._bases.export import network_to_onnx
@@ -25,7 +29,15 @@ from fedspan.numerics.operators import HeldMatrix
 from fedspan.numerics.surrogate import CERTIFIED
 from fedspan.numerics.swish import to_floats
 
-OF_CLASSIFIERS = ("coef_", "labels_", "scaling_", "verified_", *OF_TABLES, *OF_RUN)  # what both of them learn
+OF_CLASSIFIERS = (
+    "coef_",
+    "evaluation_",
+    "labels_",
+    "scaling_",
+    "verified_",
+    *OF_TABLES,
+    *OF_RUN,
+)  # what both of them learn
 
 
 class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
@@ -73,6 +85,25 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
                 "last good round are kept; scale the features, or lower the step sizes."
             )
         self.converged_ = bool(result.converged and not state.failed and kept)
+        self.evaluation_: Evaluation | None = None
+        if isinstance(state, LocalSscaState | GuardedState):
+            self.evaluation_ = state.evaluation
+            self.converged_ = self._check_guard(state.guard, result.rounds)
+
+    def _check_guard(self, guard: HeldOutGuard, rounds: int) -> bool:
+        """Whether held-out rows stopped the run with a model that is better than none; a warning if not."""
+        if not guard.better_than_prior:
+            _warn(
+                "The model is no better on held-out rows than the shares of the classes alone (a loss of "
+                f"{guard.loss:.3g} against {guard.prior:.3g}). The columns may say nothing about the labels, or rows "
+                "and labels may not belong together; check that they are in the same order."
+            )
+        elif not guard.closed and self.early_stopping:
+            _warn(
+                f"The held-out loss could still fall after {rounds} rounds (it is {guard.loss:.3g}). The best model so "
+                "far is kept; raise rounds."
+            )
+        return guard.better_than_prior and (guard.closed or not self.early_stopping)
 
     def _verify_limits(self, chosen: ChosenMethod, result: Result[Any]) -> bool:
         """Keep the verified left-hand sides of the limits; whether all limits hold."""

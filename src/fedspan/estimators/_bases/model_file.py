@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TypedDict
 
 from fedspan._types import Array
+from fedspan.algorithms.learning.held_out import Evaluation
 from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.core.checkpoint import build, load_tree
 from fedspan.errors import CheckpointError
@@ -20,24 +21,32 @@ from fedspan.estimators.parameters import parameters_of
 class LearnedValues(TypedDict, total=False):
     """All that models learn, by attribute."""
 
+    angle_: float
+    angle_bound_: float
     basis_: Array
     basis_variance_ratio_: Array
     bounds_: Array | None
     client_names_: list[str]
     coef_: Array
     common_: Array
+    component_angles_: Array
     components_: Array | None
     converged_: bool
     correlations_: Array
     cost_: float
+    covariance_: Array
     cv_losses_: Array
     cv_shrinkages_: Array
+    degrees_of_freedom_: float
+    deviance_: float
     distances_: Array | None
     eigenvalues_: Array
+    evaluation_: Evaluation | None
     explained_variance_: Array
     explained_variance_ratio_: Array
     feature_names_in_: list[str] | None
     gram_: Array
+    intercept_: float
     labels_: list[str | int | float | bool]
     mean_: Array
     mean_distance_: float
@@ -49,9 +58,13 @@ class LearnedValues(TypedDict, total=False):
     n_samples_: float
     n_views_: int
     noise_variance_: float
+    null_deviance_: float
     offsets_: list[Array]
     parameters_: object  # of torch modules, which refuse what does not fit
     preparation_: dict[str, object] | None
+    rank_: int
+    residual_scale_: float
+    rest_: Array | None
     scale_: Array
     scaling_: Scaling | None
     seed_: int

@@ -9,7 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedspan._types import Array
-from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca, VerticalSgd, VerticalSsca
+from fedspan.algorithms import (
+    FedAvg,
+    FedSgd,
+    Limit,
+    LocalSsca,
+    Sampling,
+    Ssca,
+    VerticalGuarded,
+    VerticalSgd,
+    VerticalSsca,
+)
 from fedspan.algorithms.learning import EarlierModel
 from fedspan.algorithms.learning.count_samples import CountSamples
 from fedspan.algorithms.learning.scaling import LENGTH2, Scaling
@@ -35,12 +45,15 @@ ROW_METHODS: dict[str, Server[Any]] = {
     "fedsgd": FedSgd(),
     "fedsgdm": FedSgd(momentum=0.1),
     "fedavg": FedAvg(),
+    "auto": LocalSsca(),
 }
 VIEW_METHODS: dict[str, Server[Any]] = {
     "ssca": VerticalSsca(),
     "sgd": VerticalSgd(),
     "sgdm": VerticalSgd(momentum=0.1),
+    "auto": VerticalGuarded(),
 }
+_USUAL_L2 = 1e-5  # of the methods that do not choose it by the number of rows
 _BEYOND_NOISE = 3.0  # deviations: a noised count below may be of no rows
 _ABOUT_CLASS_WEIGHT = about(
     'How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones.',
@@ -59,12 +72,21 @@ class LossParameters:
         default=100, metadata=about("Rows that are drawn in each round.", least=1, example=100)
     )
     rounds: int = field(default=1000, metadata=ROUNDS)
-    standardize: bool | Sequence[Any] = field(
+    standardize: bool | Sequence[object] = field(
         default=True,
         metadata=about("Whether to scale the columns by their means and deviations."),
     )
     intercept: bool = field(default=True, metadata=about("Whether both layers of the network have intercepts."))
-    l2: float = field(default=1e-5, metadata=about("The weight λ of ‖ω‖² in the objective.", least=0))
+    l2: float | None = field(
+        default=None, metadata=about("The weight λ of ‖ω‖² in the objective.", least=0, example=1e-5)
+    )
+    validation: float = field(
+        default=0.1, metadata=about("The share of rows that is held out of training (auto).", least=0, below=1)
+    )
+    early_stopping: bool = field(
+        default=True, metadata=about("Whether to stop when the held-out loss falls no more (auto).")
+    )
+    calibrate: bool = field(default=True, metadata=about("Whether to fit a temperature to the held-out rows (auto)."))
     cost_limit: float | None = field(
         default=None,
         metadata=about("Minimise ‖ω‖² subject to a mean training loss of at most this (ssca).", example=0.3),
@@ -85,7 +107,7 @@ class RowClassifierParameters(LossParameters):
     class_weight: str | Mapping[Any, float] | None = field(default=None, metadata=_ABOUT_CLASS_WEIGHT)
     model: object = field(default=None, metadata=about("A torch model in place of the built-in network.", in_job=False))
     local_steps: int | None = field(
-        default=None, metadata=about("Local steps in each round (fedavg).", least=1, example=4)
+        default=None, metadata=about("Local steps in each round (fedavg, auto).", least=1, example=4)
     )
     participation: Participation | None = field(
         default=None, metadata=about("How many clients take part in each round.", example={"fraction": 0.1})
@@ -131,12 +153,12 @@ def build_network(asked: LossParameters, classes: int) -> Swish:
     return Swish(int(asked.hidden), classes, bool(asked.intercept), length2)
 
 
-def read_bounds(standardize: bool | Sequence[Any], features: int) -> EarlierModel | None:
+def read_bounds(standardize: bool | Sequence[object], features: int) -> EarlierModel | None:
     """The scaling from public bounds, if they are given in place of True or False."""
     if isinstance(standardize, bool | np.bool_):
         return None
     try:
-        low, high = (np.broadcast_to(np.asarray(side, dtype=np.float64), (features,)) for side in standardize)
+        low, high = (np.broadcast_to(np.array(side, dtype=np.float64), (features,)) for side in standardize)
     except (TypeError, ValueError):
         raise InputError(
             "standardize must be True, False, or a pair (lower, upper) of public bounds, each a number or one for each "
@@ -196,11 +218,17 @@ def choose_method(
         "model": network,
         "batch": asked.batch_size or 0,
         "rounds": int(asked.rounds),
-        "l2": float(asked.l2),
         "standardize": asked.standardize is not False and isinstance(network, Swish),
     }
     if prior is not None:
         options["prior"] = prior
+    if isinstance(method, LocalSsca | VerticalGuarded):
+        if not isinstance(network, Swish):
+            raise InputError("method 'auto' is for the built-in network; use 'ssca' or 'fedavg' for a torch model.")
+        options |= {name: vars(asked)[name] for name in ("validation", "early_stopping", "calibrate")}
+        options |= {} if asked.l2 is None else {"l2": float(asked.l2)}
+    else:
+        options["l2"] = _USUAL_L2 if asked.l2 is None else float(asked.l2)
     if asked.cost_limit is not None:
         limits.append(NamedLimit(Limit(float(asked.cost_limit)), f"cost ≤ {asked.cost_limit:g}"))
         options["objective"] = "norm"

@@ -66,6 +66,15 @@ class SpectralParameters:
             example=30,
         ),
     )
+    angle_tol: float | None = field(
+        default=None,
+        metadata=about(
+            "Stop when the components are this near to the exact ones, as an angle in radians (krylov).",
+            above=0,
+            below=1,
+            example=1e-4,
+        ),
+    )
     participation: Participation | None = field(
         default=None,
         metadata=about("How many clients take part in each round (fedpower).", example={"fraction": 0.1}),

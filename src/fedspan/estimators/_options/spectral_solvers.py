@@ -96,6 +96,8 @@ def _pick(
     partial, local_steps = asked.participation is not None, asked.local_steps is not None
     if paper:
         return FedPower(), "privacy=PaperDP(…) is the noise of this method's paper"
+    if asked.angle_tol is not None:
+        return Krylov(), "angle_tol was requested"
     if asked.bits == "auto":
         return Krylov(), "bits='auto' was requested"
     if prior is not None:
@@ -137,6 +139,10 @@ def _collect_extras(asked: SpectralParameters, solver: Server[Any], prior: Prior
                 f"tol must be above 1e-14 to choose the bits by it, but is {asked.tol!r}; leave bits=None."
             )
         extras["rounded"] = True
+    if asked.angle_tol is not None:
+        if type(solver) is not Krylov:
+            raise InputError(f"angle_tol is for solver 'krylov', not for {name!r}, which knows no bound; leave it out.")
+        extras["angle_tol"] = asked.angle_tol
     return extras | _collect_width(asked, solver, name)
 
 

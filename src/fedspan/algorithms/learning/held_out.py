@@ -1,0 +1,73 @@
+"""Rows that a client holds out of training, and what sums over them say of a model: loss, confusion, calibration.
+
+Notation: Q (n, L) the probabilities of a model, T a temperature (Q is the softmax of the outputs divided by T).
+
+The held-out rows are the same in every round and run: an even share of each class, drawn by a fixed stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedspan._types import Array
+from fedspan.numerics.swish import softmax
+
+BINS = 10  # of the calibration curve
+_LEAST = 1e-15  # a probability below this counts as this
+_FIXED = 20_260  # the stream that deals rows
+
+
+def deal_rows(y: Array, share: float) -> tuple[Array, Array]:
+    """The numbers of the rows to train on, and of those to hold out: that share, spread evenly over the classes."""
+    n = len(y)
+    order = np.lexsort((np.random.default_rng(_FIXED).random(n), y))
+    steps = np.floor(np.arange(n + 1) * share + 0.5)
+    held = np.zeros(n, dtype=bool)
+    held[order] = steps[1:] > steps[:-1]
+    if held.all():  # a single row is trained on
+        held[:] = False
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Sums over held-out rows: what a model does with rows that it was not trained on."""
+
+    n: float  # rows
+    loss: float  # mean
+    confusion: Array  # (L, L) rows by their class, and by the predicted class
+    curve: Array  # (BINS, 3) by probability of the predicted class: rows, Σ probability, how many were right
+
+    @property
+    def accuracy(self) -> float:
+        return float(np.trace(self.confusion) / max(self.confusion.sum(), 1))
+
+
+def measure_outputs(outputs: Array, y: Array, weight: Array | None) -> dict[str, Array]:
+    """n, Σ loss, the confusion matrix and the calibration curve of rows, from the model's outputs."""
+    L = outputs.shape[1]
+    Q = softmax(outputs.astype(np.float64, copy=False))
+    guess, right = Q.argmax(axis=1), Q[np.arange(len(y)), y]
+    loss = -np.log(np.maximum(right, _LEAST))
+    top = Q[np.arange(len(y)), guess]
+    at = np.minimum((top * BINS).astype(int), BINS - 1)
+    sums = [np.bincount(at, weights=values, minlength=BINS) for values in (np.ones(len(y)), top, guess == y)]
+    confusion = np.bincount(y * L + guess, minlength=L * L).reshape(L, L)
+    return {
+        "n": np.array(len(y)),
+        "loss": np.array(float(loss.sum() if weight is None else loss @ weight)),
+        "confusion": confusion,
+        "curve": np.stack(sums, axis=1).astype(np.float64),
+    }
+
+
+def temper_rows(outputs: Array, y: Array, temperatures: Array) -> tuple[Array, Array]:
+    """At each temperature Σ loss of rows, and Σ -log(1 - the largest probability): their loss if that were wrong."""
+    losses, wrong = np.zeros((2, len(temperatures)))
+    for k, T in enumerate(temperatures):
+        Q = softmax(outputs.astype(np.float64, copy=False) / T) if len(y) else outputs
+        losses[k] = -np.log(np.maximum(Q[np.arange(len(y)), y], _LEAST)).sum()
+        wrong[k] = -np.log(np.maximum(1 - Q.max(axis=1, initial=0.0), _LEAST)).sum()
+    return losses, wrong
