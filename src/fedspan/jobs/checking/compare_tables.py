@@ -14,7 +14,7 @@ from fedspan.jobs._toml import bare_key, to_toml
 from fedspan.jobs.checking.check_result import CheckFinding, Weight
 from fedspan.jobs.checking.table_profile import ReadingKeys, TableProfile
 
-_FEW_ROWS = 10
+_FEW_ROWS_HERE = 10
 _MOST_WORDS = 50  # of a column that is proposed as a category
 
 
@@ -72,7 +72,7 @@ class TableComparison:
                 self._add("problem", text, [name], fix=_write_own(name, key, value))
             for text in table.notes:
                 self._add("note", text, [name])
-            if 0 < table.rows < _FEW_ROWS:
+            if 0 < table.rows < _FEW_ROWS_HERE:
                 advice = (
                     "" if self.secure else " Secure sums ([secure] enabled = true) hide the sums of single clients."
                 )
