@@ -6,6 +6,7 @@
 #   test-kernels  the numerical tests under every BLAS kernel of this processor, with a table
 #   test-oldest   the tests with the oldest versions that pyproject.toml admits, in .venv-oldest
 #   docs, bench   the site; what a round of the engine costs
+#   wheel         wheel and sdist in dist/, checked, and the demo run from the wheel in an empty environment
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,7 +23,7 @@ ifneq (,$(shell printf %s "$(CURDIR)" | LC_ALL=C grep '[^ -~]'))
 export LC_ALL := C.UTF-8
 endif
 
-.PHONY: demo check test test-long test-kernels test-oldest lint types docs bench clean
+.PHONY: demo check test test-long test-kernels test-oldest lint types docs bench wheel clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/fedspan demo --out demo-run
@@ -56,6 +57,18 @@ docs: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/engine.py
 
+WHEEL := .venv-wheel
+wheel: $(VENV)/.installed-dev
+	rm -rf dist $(WHEEL)
+	$(PIP) build twine
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv $(WHEEL)
+	$(WHEEL)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt dist/*.whl
+	cd $(WHEEL) && $(HOLD) bin/fedspan demo --out demo-run
+	rm -rf $(WHEEL)
+	@ls dist/*
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -73,4 +86,4 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) .coverage demo-run site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) .venv-wheel dist .coverage demo-run site .pytest_cache .mypy_cache .ruff_cache .hypothesis

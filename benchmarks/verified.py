@@ -117,6 +117,7 @@ KINDS: dict[str, Any] = {
     "personalized eigen, sums, components stay": PersonalEigen(share="sums", collect=False),
     "personalized, sums, components come back": PersonalAuto(share="sums"),
     "agreement on means": AgreeOnColumns(),
+    "rows of each class": CountClasses(),
 }
 
 

@@ -4,7 +4,7 @@
 
 A server and three sites run on this machine as separate processes, with the kits, certificates and mutual TLS that they
 would have on four machines. It takes about two minutes, and ends every process that it starts, also on Ctrl-C.
-Needs: pip install 'fedspan[flare,data,privacy]'
+Needs: pip install '.[flare,data,privacy]'
 """
 
 from __future__ import annotations

@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from fedspan.estimators.pca import FederatedPCA
     from fedspan.estimators.personalized import PersonalizedPCA
     from fedspan.estimators.prepare import prepare
+    from fedspan.estimators.regressor import FederatedRegressor
     from fedspan.estimators.svd import FederatedSVD
     from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
+    from fedspan.jobs.checking.check import check
     from fedspan.jobs.model import Job
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "FederatedClassifier",
     "FederatedGCCA",
     "FederatedPCA",
+    "FederatedRegressor",
     "FederatedSVD",
     "FedspanError",
     "InputError",
@@ -60,6 +63,7 @@ __all__ = [
     "audit",
     "callbacks",
     "channel",
+    "check",
     "engines",
     "jobs",
     "prepare",
@@ -78,11 +82,13 @@ _LATER = {
     "FederatedClassifier": "estimators.classifier",
     "FederatedGCCA": "estimators.gcca",
     "FederatedPCA": "estimators.pca",
+    "FederatedRegressor": "estimators.regressor",
     "FederatedSVD": "estimators.svd",
     "PersonalizedPCA": "estimators.personalized",
     "VerticalFederatedClassifier": "estimators.vertical_classifier",
     "Job": "jobs.model",
     "audit": "audit.auditor",
+    "check": "jobs.checking.check",
     "prepare": "estimators.prepare",
 }
 

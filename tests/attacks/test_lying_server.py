@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from verified_world import (
     ALGORITHM,
+    AT,
     SITES,
     LyingServer,
     Refused,
@@ -25,6 +26,7 @@ from verified_world import (
     bind_places_only,
     replace_block,
     second_moments,
+    tell,
 )
 
 from fedspan.algorithms import Gram, Krylov, VerticalSgd
@@ -49,7 +51,6 @@ from fedspan.secure.past import Exchanged, to_blob
 from fedspan.secure.witness import Witness
 
 ONE_HOT = np.eye(6)[:, 3:5]
-AT = (2, 0)  # where a lie is told: the second product
 
 defences = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence off"])
 
@@ -158,19 +159,6 @@ def test_a_prior_cannot_be_verified(world: World) -> None:
 
 
 # ---------------------------------------------------------------------------------------- different things to sites
-
-
-def tell(sites: tuple[str, ...], task: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """Change a question on its way to some sites."""
-
-    def tamper(call: Call, deliver: Deliver) -> Any:
-        if call.method == "exchange" and isinstance(call.message, bytes) and call.site in sites:
-            message = wire.decode(call.message)
-            if message.task == task and (task != "multiply" or (message.round, message.exchange) == AT):
-                call = call._replace(message=wire.encode(message._replace(arrays=change(dict(message.arrays)))))
-        return deliver(call)
-
-    return tamper
 
 
 @defences

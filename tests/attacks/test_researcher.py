@@ -419,6 +419,7 @@ def make_four(folder: Path) -> dict[str, SiteService]:
 
 def test_what_a_site_says_is_the_same_for_any_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes of descriptions, of openings and of refusals, for a table that is ordinary, NaN, huge or empty."""
+    ask_anything(monkeypatch)
     four = make_four(tmp_path)
     asked = json.dumps({"fedspan": fedspan.__version__, "table": {}})
     assert len({site.describe(asked) for site in four.values()}) == 1
@@ -626,7 +627,8 @@ def test_ids_cannot_be_guessed_from_their_digests(clinics: LoopbackFederation, t
     key = np.arange(32, dtype=np.uint8)
     start = StartMessage(secrets.token_hex(16), 0, AltMaxVar(k=1), Channel(), 1, SITES)
     assert "opened" in site.open(start.to_json())
-    answer = ask(site, "identify_rows", key=key)
+    ask(site, "identify", key=key)
+    answer = ask(site, "identify_rows", exchange=1, key=key)
     assert isinstance(answer, bytes)
     digests = set(wire.decode(answer).arrays["digests"].tolist())
     dictionary = [f"MRN1{i:05d}" for i in range(1000)]

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from fedspan.algorithms import Krylov
-from fedspan.channel import Channel
+from fedspan.channel import Channel, wire
 from fedspan.core.protection import Protection
 from fedspan.core.protocol import Ask, Replies, Sum
 from fedspan.core.rng import SERVER, Streams
 from fedspan.core.run import RefusedExchange
 from fedspan.deployment.kit import policy_file
 from fedspan.deployment.site_service import SiteService
-from fedspan.engines.loopback import Loopback, Tamper
+from fedspan.engines.loopback import Call, Deliver, Loopback, Tamper
 from fedspan.engines.remote import RemoteEngine
 from fedspan.errors import FedspanError
 from fedspan.secure.identity import make_identities
@@ -31,6 +31,7 @@ from fedspan.secure.verified_session import VerifiedSession
 from fedspan.secure.witness import Witness
 
 SITES = ("ada", "bo", "cy", "dee")
+AT = (2, 0)
 ALGORITHM = Krylov(k=2, tol=1e-9)
 SUMS = {"count": ("n", "total"), "settle": ("n", "energy", "features"), "multiply": ("Y",)}  # what tasks release
 Lie = Callable[[tuple[int, int], Ask], Ask]
@@ -176,3 +177,16 @@ def bind_places_only(monkeypatch: pytest.MonkeyPatch) -> None:
         self.h = sha256(self.h + repr(place).encode()).digest()
 
     monkeypatch.setattr(Witness, "_bind", bind)
+
+
+def tell(sites: tuple[str, ...], task: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Change a question on its way to some sites."""
+
+    def tamper(call: Call, deliver: Deliver) -> Any:
+        if call.method == "exchange" and isinstance(call.message, bytes) and call.site in sites:
+            message = wire.decode(call.message)
+            if message.task == task and (task != "multiply" or (message.round, message.exchange) == AT):
+                call = call._replace(message=wire.encode(message._replace(arrays=change(dict(message.arrays)))))
+        return deliver(call)
+
+    return tamper

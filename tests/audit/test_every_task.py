@@ -32,6 +32,8 @@ RUNS = [
     ("classifier", [], f"{NO_ATTACK} ssca (task classifier)"),
     ("classifier", ["job.cost_limit=0.4"], f"{NO_ATTACK} ssca (task classifier)"),
     ("vertical-classifier", [], f"{NO_ATTACK} ssca (task vertical-classifier)"),
+    ("regressor", [], f"{NO_ATTACK} newton (task regressor)"),
+    ("regressor", SECURE, RANDOM),
     ("pca", SECURE, RANDOM),
     ("svd", SECURE, RANDOM),
     ("personalized", [*SECURE, "job.collect=false"], RANDOM),

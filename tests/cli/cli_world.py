@@ -79,7 +79,11 @@ def write_jobs(folder: Path) -> None:
         "gcca": "n_components = 2",
         "classifier": "hidden = 6\nbatch_size = 10\nrounds = 40\ncost_limit = 0.4",
         "vertical-classifier": "hidden = 6\nbatch_size = 20\nrounds = 30",
+        "regressor": "l2 = 0.001",
     }.items():
         over = f"views = [{views}]" if TASKS[task].over == "views" else f"clients = [{clients}]"
         text = f'[job]\ntask = "{task}"\n{keys}\nrandom_state = 3\n\n[data]\n{over}\nid = "person"\nlabel = "y"\n'
+        if task == "regressor":  # a column of numbers from the others
+            columns = ", ".join(f'"x{j}"' for j in range(8))
+            text = text.replace('label = "y"', f'label = "x8"\ncolumns = [{columns}]')
         (folder / f"{task}.toml").write_text(text)

@@ -204,7 +204,7 @@ TABLE: dict[str, Row] = {
     "newton by gradients": Row(LogisticNewton(l2=0.01, solver="lbfgs"), rounds=6, clients=labelled, angle=None),
     "least squares": Row(RegressionNewton(), rounds=2, clients=measured, angle=None),
     "poisson regression": Row(RegressionNewton(loss="poisson"), rounds=4, clients=measured, angle=None),
-    "huber regression": Row(RegressionNewton(loss="huber", robust=True), rounds=20, clients=measured, angle=None),
+    "huber regression": Row(RegressionNewton(loss="huber", robust=True), rounds=8, clients=measured, angle=None),
     "vertical ssca": Row(VerticalSsca(NET, batch=10, rounds=5), clients=labelled_views, angle=None),
     "vertical ssca as printed": Row(
         VerticalSsca(NET, batch=10, rounds=5, objective="norm", limits=(Limit(0.6),), paper=True, exchange="each"),

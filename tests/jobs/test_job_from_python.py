@@ -162,6 +162,7 @@ def test_the_choices_of_a_task_are_those_of_its_estimator() -> None:
         "personalized": [*personalized_methods.METHODS],
         "classifier": [*classifier_methods.ROW_METHODS],
         "vertical-classifier": [*classifier_methods.VIEW_METHODS],
+        "regressor": ["auto", "newton", "lbfgs"],
     }
     assert {task: choices(task) for task in TASKS} == known
 

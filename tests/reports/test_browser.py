@@ -34,6 +34,7 @@ PLOTS = {  # at least; what a reader of that report must find
     "personalized": ["Map of the clients", "Distance of each client", "Reconstruction error on held-out rows"],
     "classifier": ["Cost (mean loss", "by bytes sent", "value minus bound", "multiplier, by round"],
     "vertical-classifier": ["Cost (mean loss", "by bytes sent"],
+    "regressor": [],
     "protected": ["Explained variance of each component"],
     "partial": ["Participation by round", "Change of the estimate, by bytes"],
     "audited": ["KKT violation, by bytes sent", "First two components"],

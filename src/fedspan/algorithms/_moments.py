@@ -17,7 +17,7 @@ import numpy as np
 
 from fedspan._types import Array, Arrays
 from fedspan.algorithms._operator import blend_leading, round_product, search_eigenpairs
-from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Round, Sensitivity, Sum, Turn, complete, task
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -79,6 +79,16 @@ def measure_tasks(center: bool, scale: bool) -> frozenset[str]:
     if scale:
         tasks.add("spread")
     return frozenset(tasks)
+
+
+def measure_turns(center: bool, scale: bool) -> tuple[Turn, ...]:
+    """The same in their order: what is told comes after the sum that it follows from."""
+    turns = (Turn("count"),) if center or scale else ()
+    if scale:
+        turns = (*turns, Turn("spread", after=["count"], tells=["mean"]))
+    told = [name for name, tells in (("mean", center), ("scale", scale)) if tells]
+    before = ["spread"] if scale else ["count"] if center else []
+    return (*turns, Turn("settle", after=before, tells=told))
 
 
 def measure_replay(center: bool, scale: bool) -> dict[str, dict[str, Comparison]]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedspan._foreign import parse_json
 from fedspan._types import Array, Arrays
-from fedspan.core.protocol import PUBLIC, Ask, Client, Each, Replay, Round, Server, Sum, complete, task
+from fedspan.core.protocol import PUBLIC, Ask, Client, Course, Each, Replay, Round, Server, Sum, Turn, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 
@@ -164,6 +164,9 @@ class SurveyColumns(Server[Found]):
     def asks(self) -> frozenset[str]:
         return frozenset({"describe_columns", "list_categories"} if self.unsettled else {"describe_columns"})
 
+    def course(self) -> Course:
+        return Course((Turn("describe_columns"), *(Turn(task) for task in self.asks() - {"describe_columns"})))
+
     def replay(self) -> Replay | str:
         return "the clients' own columns and categories are asked for, not a sum"
 
@@ -224,6 +227,9 @@ class AgreeOnColumns(Server[Means]):
 
     def asks(self) -> frozenset[str]:
         return frozenset({"add_up_columns"})
+
+    def course(self) -> Course:
+        return Course((Turn("add_up_columns"),))
 
     def replay(self) -> Replay | str:
         return {"add_up_columns": {}}

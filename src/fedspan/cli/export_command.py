@@ -12,6 +12,7 @@ from fedspan.errors import InputError, MissingExtraError, suggest
 from fedspan.estimators.classifier import FederatedClassifier
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.estimators.personalized import PersonalizedPCA
+from fedspan.estimators.regressor import FederatedRegressor
 from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
 from fedspan.jobs.folder import RunFolder
 from fedspan.jobs.model import Job
@@ -26,8 +27,8 @@ class _Kind(NamedTuple):
 
 
 _FORMATS = {
-    "sklearn": _Kind(".skops", (FederatedPCA, PersonalizedPCA)),
-    "onnx": _Kind(".onnx", (FederatedPCA, FederatedClassifier, VerticalFederatedClassifier)),
+    "sklearn": _Kind(".skops", (FederatedPCA, PersonalizedPCA, FederatedRegressor)),
+    "onnx": _Kind(".onnx", (FederatedPCA, FederatedClassifier, VerticalFederatedClassifier, FederatedRegressor)),
 }
 
 
@@ -72,9 +73,9 @@ def write_model(folder: RunFolder, job: Job, to: str, out: Path | None, client: 
     try:
         if isinstance(model, PersonalizedPCA):
             write_whole(out, _to_skops(model.to_sklearn(client)), public=True)
-        elif to == "sklearn" and isinstance(model, FederatedPCA):
+        elif to == "sklearn" and isinstance(model, FederatedPCA | FederatedRegressor):
             write_whole(out, _to_skops(model.to_sklearn()), public=True)
-        elif isinstance(model, FederatedPCA | FederatedClassifier | VerticalFederatedClassifier):
+        elif isinstance(model, FederatedPCA | FederatedClassifier | VerticalFederatedClassifier | FederatedRegressor):
             model.to_onnx(out)
     except OSError as error:
         raise InputError(f"Cannot write {out}: {error.strerror}; choose another --out.") from None

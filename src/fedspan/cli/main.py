@@ -44,6 +44,11 @@ COMMANDS = {
         "schema_command",
         "Print or write the JSON schema of job files, with which editors complete and check them.",
     ),
+    "check": CommandEntry(
+        "fedspan.cli.check_command",
+        "check_command",
+        "Read every table of a job once, and report everything that is wrong with them together.",
+    ),
     "run": CommandEntry(
         "fedspan.cli.run_command",
         "run_command",

@@ -16,7 +16,7 @@ def new_command(
         str,
         typer.Argument(
             metavar="TASK",
-            help="One of pca, svd, gcca, personalized, classifier or vertical-classifier.",
+            help="One of pca, svd, gcca, personalized, classifier, vertical-classifier or regressor.",
             show_default=False,
         ),
     ],

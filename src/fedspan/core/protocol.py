@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 
 from fedspan._types import Array, Arrays
+from fedspan.core.course import Course, Turn, course_of
 from fedspan.core.replay import Replay
 from fedspan.core.rng import Streams
 from fedspan.errors import ProtocolError, suggest
@@ -30,6 +31,7 @@ __all__ = [
     "Arrays",
     "Ask",
     "Client",
+    "Course",
     "Declared",
     "Each",
     "Narrow",
@@ -44,6 +46,7 @@ __all__ = [
     "Streams",
     "Sum",
     "Task",
+    "Turn",
     "Want",
     "check_release",
     "complete",
@@ -168,6 +171,10 @@ class Server(Protocol[S]):
     @abstractmethod
     def asks(self) -> frozenset[str]:
         """Exactly the tasks that a run with these options may ask for. In a federation a site answers no others."""
+
+    def course(self) -> Course:
+        """In which order the tasks of `asks()` come, and in how many ways each may be asked: a site allows no more."""
+        return course_of(self.asks())
 
     def planned(self) -> tuple[Release, ...]:
         """All that a run releases, from which its noise is planned; empty if it cannot be combined with noise."""

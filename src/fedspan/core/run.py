@@ -125,7 +125,7 @@ def run(
     name = _name_run(algorithm, clients, channel, seed, secure, privacy, about or {})
     secure = secure.allow_participation() if secure and participation else secure
     key = _open_run_key(checkpoint, ledger, name) if privacy else None
-    protection = Protection(privacy, secure, min_clients, retries, rounds, key) if privacy or secure else None
+    protection = Protection(privacy, secure, min_clients, retries, rounds, key)
     session = engine.start(algorithm, channel, seed, protection)
     ledger.add(Started(type(algorithm).__name__, algorithm.family, _plain_options(algorithm), seed, why))
     conductor = _Conductor(

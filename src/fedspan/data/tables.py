@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from fedspan._types import Array
 from fedspan.data._array_files import LIBSVM, read_arrays
 from fedspan.data._array_files import is_libsvm as is_libsvm
 from fedspan.data._arrow_source import ArrowTable, ArrowTableSource, FeatherFile, ParquetFile, ParquetFolder
-from fedspan.data._csv_file import CsvFile
+from fedspan.data._csv_file import CsvFile, open_text, read_bounded_lines
 from fedspan.data._excel_file import ExcelFile
 from fedspan.data.cells.dialect import DELIMITED, EXCEL, Dialect, split_place
 from fedspan.data.cells.dialect_source import DialectSource
@@ -124,6 +126,13 @@ def _find_columns(source: object, dialect: Dialect) -> Source | None:
         return ExcelFile(path, dialect)
     kind = path.suffix.lower()
     return _FILES_WITH_NAMES[kind](path) if kind in _FILES_WITH_NAMES else None
+
+
+@contextmanager
+def open_raw_text(path: Path, dialect: Dialect) -> Iterator[tuple[TextIO, Iterator[str]]]:
+    """A text file and its lines as they are, unpacked and bounded, for those who look at how it is written."""
+    with explain_file_errors(path, dialect.encoding), open_text(path, dialect) as file:
+        yield file, read_bounded_lines(file)
 
 
 def is_lazy(source: object) -> bool:

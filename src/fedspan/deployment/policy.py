@@ -50,6 +50,7 @@ class SiteTable:
     id: str | None = None
     label: str | None = None
     classes: tuple[Label, ...] = ()  # the values that the label may have
+    target: str | None = None  # a column of numbers that regressions may learn to predict, and nobody else gets
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the words that a column may have
     units: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0  # what others are told, if anything: a public figure, which nobody compares with the data
@@ -75,12 +76,13 @@ class SiteTable:
         wanted = preparation_from(asked.get("preparation"))
         alone = bool(asked.get("alone"))
         self._check_role("id", wanted.id, self.id, optional=alone)
-        self._check_role("label", wanted.label, self.label, optional=alone and not wanted.label_everywhere)
+        if wanted.label is None or wanted.label != self.target:
+            self._check_role("label", wanted.label, self.label, optional=alone and not wanted.label_everywhere)
         if self.columns is None:
             return self._choose_all(wanted)
-        features = [name for name in self.columns if name not in (self.id, self.label)]
+        features = [name for name in self.columns if name not in (self.id, self.label, self.target)]
         chosen = features if wanted.columns is None or alone else list(wanted.columns)
-        chosen = [name for name in chosen if name not in (self.id, self.label)]
+        chosen = [name for name in chosen if name not in (self.id, self.label, self.target)]
         for name in chosen:
             if name not in features:
                 raise PolicyRefusal(f"Column {name!r} is not open to jobs at this site.")
@@ -357,6 +359,8 @@ class Policy:
                 raise PolicyRefusal(f"data.fill must have a value for every feature, but one is missing{which}.")
         if needs == "labelled":
             table.choose_classes(start.told)
+        if needs == "target" and table.target is None:
+            raise PolicyRefusal("This site's table has no column of targets. Its owner must name it: target = …")
         if needs in ("entities", "network") and table.id is not None:
             table.read_secret()
         if needs == "network" and table.network is None:
@@ -466,6 +470,8 @@ def _check_words(where: str, keys: dict[str, Any]) -> SiteTable:
         raise InputError(
             f'{where} must have both label and classes, or neither: label = "outcome", classes = ["ill", "well"].'
         )
+    if "target" in keys and ("columns" not in keys or keys["target"] in (keys.get("id"), keys.get("label"))):
+        raise InputError(f"target in {where} must be a column of its own in a table whose columns have names.")
     for column in keys.get("categories", {}):
         if column not in keys.get("columns", []):
             raise InputError(f"{column!r} in categories of {where} is not one of its columns.")

@@ -45,7 +45,14 @@ except ImportError:  # a system without it has no lock; jobs are described and s
 
 LABELLED_ESTIMATORS = ("FederatedClassifier", "VerticalFederatedClassifier")
 VIEW_ESTIMATORS = ("FederatedGCCA", "VerticalFederatedClassifier")
-FEDERATED_ESTIMATORS = ("FederatedPCA", "FederatedSVD", "PersonalizedPCA", *LABELLED_ESTIMATORS, "FederatedGCCA")
+FEDERATED_ESTIMATORS = (
+    "FederatedPCA",
+    "FederatedSVD",
+    "PersonalizedPCA",
+    *LABELLED_ESTIMATORS,
+    "FederatedGCCA",
+    "FederatedRegressor",
+)
 
 
 class SecureRequest(TypedDict, total=False):

@@ -26,6 +26,7 @@ from fedspan.core.protocol import AnyClient
 from fedspan.core.snapshot import SiteSnapshot
 from fedspan.deployment.kit_identity import KitIdentity
 from fedspan.deployment.policy import Policy, SiteTable
+from fedspan.deployment.site_rules.asked_questions import QuestionsOnDisk
 from fedspan.deployment.site_rules.rosters import Rosters
 from fedspan.deployment.site_rules.shutter import MOST, Shutter
 from fedspan.deployment.site_rules.verified_rules import AskedOnDisk, check_same_opening
@@ -274,7 +275,9 @@ class _Run:
         vault = Party(name, start.threshold) if start.threshold and witness is None else None
         tell = partial(on_not_finite, self.table)
         self.site = Site(name, self.kind, start.channel, start.seed, guard, vault, tell, witness)
-        self.site.questions = None if witness else QuestionCheck(algorithm, start.channel, start.rounds)
+        if witness is None:
+            record = QuestionsOnDisk(memory.folder)
+            self.site.questions = QuestionCheck(algorithm, start.channel, start.rounds, record, start.digest)
         self.remember_groups, self.remembered = remember_groups, False
         self.client: AnyClient | None = None
         self.kept: object = None  # the state that was written down last

@@ -82,7 +82,7 @@ class RemoteEngine:
             plan.request if plan else None,
             t,
             self.where,
-            rounds=protection.rounds if protection and verified else 0,
+            rounds=protection.rounds if protection and (verified or plan is None) else 0,
             verified=verified,
             groups=groups,
         )

@@ -129,6 +129,8 @@ class Site:
             return Question(message, plain, task, tuple(wanted))
         self.vault.check_ready((message.round, message.exchange))
         asked = digest_request(message.task, arrays)
+        if self.questions:
+            asked = self.questions.bind(asked)
         return Question(message, plain, task, tuple(wanted), self.vault, asked, read_widths(arrays))
 
     def answer(self, question: Question, client: AnyClient | None) -> Message:

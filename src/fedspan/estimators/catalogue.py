@@ -7,6 +7,7 @@ from fedspan.estimators.deep_gcca import DeepFederatedGCCA
 from fedspan.estimators.gcca import FederatedGCCA
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.estimators.personalized import PersonalizedPCA
+from fedspan.estimators.regressor import FederatedRegressor
 from fedspan.estimators.svd import FederatedSVD
 from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
 
@@ -18,6 +19,7 @@ Estimator = (
     | PersonalizedPCA
     | FederatedClassifier
     | VerticalFederatedClassifier
+    | FederatedRegressor
 )
 ESTIMATORS: dict[str, type[Estimator]] = {
     "FederatedPCA": FederatedPCA,
@@ -27,4 +29,5 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "PersonalizedPCA": PersonalizedPCA,
     "FederatedClassifier": FederatedClassifier,
     "VerticalFederatedClassifier": VerticalFederatedClassifier,
+    "FederatedRegressor": FederatedRegressor,
 }

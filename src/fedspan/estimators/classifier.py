@@ -171,7 +171,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
                 method,
                 self.privacy,
                 lambda count, plan: self._run_opening(rows, options, count, plan, "census").state,
-                ledger,
+                options.ledger or Ledger(),
                 schema,
                 len(labels),
                 len(data),

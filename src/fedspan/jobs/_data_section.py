@@ -111,7 +111,7 @@ def check_data(task: str, data: DataTable) -> None:
     if over not in data:
         raise InputError(f"data.{over} is missing; list one file per client, or give a table name = path.")
     if TASKS[task].learns_label and "label" not in data and not _is_at_sites(data[over]):
-        raise InputError("data.label is missing; name the column that holds the classes to learn.")
+        raise InputError(f"data.label is missing; name the column that holds {TASKS[task].label_words}.")
     if over == "views":
         if "columns" in data:
             raise InputError(

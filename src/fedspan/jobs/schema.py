@@ -21,10 +21,13 @@ from fedspan.jobs.tasks import TASKS
 from fedspan.privacy.request import RowDP
 from fedspan.secure.masking import Secure
 
+JsonSchema = dict[str, Any]
+"""A part of a JSON schema."""
+
 TITLE = "A fedspan job"
 BESIDE = "job.schema.json"  # a job file that `fedspan new` writes beside it says so to editors
 _STRINGS = {"type": "string"}
-_TYPES: dict[type, dict[str, Any]] = {
+_TYPES: dict[type, JsonSchema] = {
     bool: {"type": "boolean"},
     int: {"type": "integer"},
     float: {"type": "number"},
@@ -33,7 +36,7 @@ _TYPES: dict[type, dict[str, Any]] = {
     dict: {"type": "object", "additionalProperties": _STRINGS},
 }
 _WORDS = {"type": "array", "items": _STRINGS}
-_READING: dict[str, dict[str, Any]] = {
+_READING: dict[str, JsonSchema] = {
     **{key: _WORDS if list in kinds else _STRINGS for key, kinds in KEYS_OF_DIALECT.items()},
     "separator": {"type": "string", "minLength": 1, "maxLength": 1},
     "decimal": {"enum": [".", ","]},
@@ -49,7 +52,7 @@ _PLACE = {
     ]
 }
 _PLACES = {"anyOf": [{"type": "array", "items": _PLACE}, {"type": "object", "additionalProperties": _PLACE}]}
-_OF_DATA: dict[str, dict[str, Any]] = {
+_OF_DATA: dict[str, JsonSchema] = {
     "clients": _PLACES,
     "views": _PLACES,
     "held_out": _PLACES,
@@ -59,10 +62,10 @@ _OF_DATA: dict[str, dict[str, Any]] = {
 }
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> JsonSchema:
     """Every table with all that any task knows, for completion; then, by task, what that task allows."""
     tasks = {task: _tables(task) for task in TASKS}
-    everything: dict[str, Any] = {}
+    everything: JsonSchema = {}
     for tables in tasks.values():
         for name, table in tables.items():
             for key, value in table["properties"].items():
@@ -99,7 +102,7 @@ def text() -> str:
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-def _tables(task: str) -> dict[str, Any]:
+def _tables(task: str) -> JsonSchema:
     over, known = TASKS[task].over, schema(task)
     needed = {
         "job": ["task"],
@@ -118,7 +121,7 @@ def _tables(task: str) -> dict[str, Any]:
     }
 
 
-def _describe_value(task: str, table: str, key: str, kinds: tuple[type, ...]) -> dict[str, Any]:
+def _describe_value(task: str, table: str, key: str, kinds: tuple[type, ...]) -> JsonSchema:
     """One key: what it says, of which types it is, its least value, its choices, its default."""
     row = rows_of(task).get(key) if table == "job" else None
     if row is not None:
@@ -134,11 +137,11 @@ def _describe_value(task: str, table: str, key: str, kinds: tuple[type, ...]) ->
     return {"description": SAYS[table][key], **allowed, **({} if default is None else {"default": default})}
 
 
-def _parameter(row: Parameter) -> dict[str, Any]:
+def _parameter(row: Parameter) -> JsonSchema:
     """One parameter of an estimator."""
     if dict in row.kinds:
         inner = {name: _types(_plain(hint)) for name, hint in get_type_hints(Participation).items()}
-        allowed: dict[str, Any] = {"type": "object", "properties": inner, "additionalProperties": False}
+        allowed: JsonSchema = {"type": "object", "properties": inner, "additionalProperties": False}
     else:
         allowed = _types(row.kinds, row.choices)
     if row.share:
@@ -164,7 +167,7 @@ def _list_counts_and_shares(row: Parameter) -> list[dict[str, object]]:
     return [count, share, {"type": "string", "enum": list(row.choices)}]
 
 
-def _types(kinds: tuple[type, ...], choices: tuple[str, ...] = ()) -> dict[str, Any]:
+def _types(kinds: tuple[type, ...], choices: tuple[str, ...] = ()) -> JsonSchema:
     """Any of those types; a string must be one of the choices, if there are any."""
     found = [dict(_TYPES[kind]) for kind in kinds if kind is not NoneType]
     for one in found:
@@ -198,9 +201,9 @@ def _default(table: str, key: str) -> bool | int | float | str | None:
     return given.default if given and isinstance(given.default, bool | int | float | str) else None
 
 
-def _any_of(keys: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _any_of(keys: dict[str, list[JsonSchema]]) -> JsonSchema:
     """For each key all that some task allows; the task's own part says which."""
-    merged: dict[str, Any] = {}
+    merged: JsonSchema = {}
     for key, values in keys.items():
         distinct = [value for i, value in enumerate(values) if value not in values[:i]]
         merged[key] = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}

@@ -15,6 +15,7 @@ from fedspan.estimators.gcca import FederatedGCCA
 from fedspan.estimators.parameters import parameters_of
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.estimators.personalized import PersonalizedPCA
+from fedspan.estimators.regressor import FederatedRegressor
 from fedspan.estimators.svd import FederatedSVD
 from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
 
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
     from fedspan.jobs.model import Job
 
 AnyModel = (
-    FederatedPCA | FederatedSVD | FederatedGCCA | PersonalizedPCA | FederatedClassifier | VerticalFederatedClassifier
+    FederatedPCA
+    | FederatedSVD
+    | FederatedGCCA
+    | PersonalizedPCA
+    | FederatedClassifier
+    | VerticalFederatedClassifier
+    | FederatedRegressor
 )
 """The models that a job can learn."""
 
@@ -73,6 +80,7 @@ class JobTask:
     arguments: Callable[[Job], Arguments] = _open_clients
     over: Literal["clients", "views"] = "clients"  # the key of [data]: who holds what
     learns_label: bool = False  # else that column is only left out
+    label_words: str = "the classes to learn"  # what that column holds
     protected_by: tuple[str, ...] = ()  # the tables that `fedspan new` offers; the estimator has the last word
 
 
@@ -110,6 +118,15 @@ TASKS: dict[str, JobTask] = {
         learns_label=True,
         protected_by=("secure",),
     ),
+    "regressor": JobTask(
+        FederatedRegressor,
+        "solver",
+        {"cost": "cost", "decrement": "decrement"},
+        _open_labelled_clients,
+        learns_label=True,
+        protected_by=("secure",),
+        label_words="the numbers to predict",
+    ),
 }
 
 
@@ -140,5 +157,6 @@ def rounds_limit(model: AnyModel) -> int:
 
 
 def tolerance(model: AnyModel) -> float:
-    """The accuracy at which a run stops; classifiers run all their rounds."""
-    return 0.0 if isinstance(model, FederatedClassifier | VerticalFederatedClassifier) else float(model.tol)
+    """The accuracy at which a run stops; classifiers run all their rounds, regressions show their own measure."""
+    own = FederatedClassifier | VerticalFederatedClassifier | FederatedRegressor
+    return 0.0 if isinstance(model, own) else float(model.tol)

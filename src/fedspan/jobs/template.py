@@ -22,6 +22,7 @@ _ABOUT = {
     "personalized": "principal components for every client, drawn towards what all clients share",
     "classifier": "a classifier of rows that are spread over clients",
     "vertical-classifier": "a classifier of rows whose features are spread over clients",
+    "regressor": "a linear regression of rows that are spread over clients",
 }
 _FILES = '.csv, .parquet, .feather, .npy, .npz or .svm, beside this file; or a table: { north = "a.csv" }'
 _QUERY = '# Of a database: { clinic = { url = "postgresql://user@host/db", query = "SELECT …" } }, or table = "…"'
@@ -102,7 +103,7 @@ def _line(row: Parameter) -> str:
 
 def _data(task: str) -> list[str]:
     what = TASKS[task]
-    label = "the column (of an .npz file: the array) with the classes to learn"
+    label = f"the column (of an .npz file: the array) with {what.label_words}"
     if what.over == "views":
         files = f"# One file per client, with the same rows in the same order: {_FILES}"
         lines = [files, _QUERY, 'views = ["a.csv", "b.csv"]']

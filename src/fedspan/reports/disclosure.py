@@ -20,10 +20,13 @@ _USER_NAMES = {
     "VerticalSsca": "ssca",
     "VerticalSgd": "sgd",
 }
+_LINEAR = ("LogisticNewton", "RegressionNewton")  # which have two ways to the optimum
 
 
 def solver_name(started: Started) -> str:
     """The solver that ran, as users know it."""
+    if started.algorithm in _LINEAR:
+        return str(started.options.get("solver", "newton"))
     return _USER_NAMES.get(started.algorithm, started.algorithm.lower())
 
 

@@ -19,6 +19,7 @@ from fedspan.reports.facts import RunFacts
 from fedspan.reports.format import accuracy_of, escape, format_bytes, format_count, format_duration
 from fedspan.reports.gcca_section import GCCA
 from fedspan.reports.learning_section import CLASSIFIER, VERTICAL
+from fedspan.reports.models.regression_section import REGRESSION
 from fedspan.reports.page import render_charts, render_figure, render_key_figures, render_notes, render_page
 from fedspan.reports.personalized_section import PERSONALIZED
 from fedspan.reports.spectral_section import PCA, SVD
@@ -34,6 +35,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
     "personalized": PERSONALIZED,
     "classifier": CLASSIFIER,
     "vertical-classifier": VERTICAL,
+    "regressor": REGRESSION,
 }
 
 

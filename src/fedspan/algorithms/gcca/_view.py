@@ -21,8 +21,8 @@ import numpy as np
 from fedspan._types import Array, Arrays, Matrix
 from fedspan.algorithms._moments import describe_not_finite
 from fedspan.algorithms._operator import round_product
-from fedspan.algorithms.gcca.entities import MATCH_TASKS, Entities, EntitiesClient, match_entities
-from fedspan.core.protocol import Ask, Round, Sum, complete, task
+from fedspan.algorithms.gcca.entities import MATCH_TASKS, MATCH_TURNS, Entities, EntitiesClient, match_entities
+from fedspan.core.protocol import Ask, Round, Sum, Turn, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid, to_grid
@@ -213,6 +213,17 @@ def open_views(k: int, center: bool, rng: Streams) -> Round[tuple[int, int]]:
     if k > most:
         raise InputError(f"n_components must be from 1 to {most}, the rank of all views together, but is {k}.")
     return J, views
+
+
+def view_opening(*more: str) -> tuple[Turn, ...]:
+    """The opening of every method on views, and what a method adds to it."""
+    return (*MATCH_TURNS, Turn("open_view", after=["identify"]), *(Turn(name, after=["open_view"]) for name in more))
+
+
+def view_rounds(task: str, patience: int = 0) -> tuple[Turn, ...]:
+    """A round: its task, rows held out if it stops by them, and the weights at the end."""
+    held_out = (Turn("test", after=["open_view"]),) if patience else ()
+    return (Turn(task, after=["open_view"]), *held_out, Turn("solve", rounds=1, after=["open_view"]))
 
 
 def view_tasks(patience: int = 0) -> frozenset[str]:

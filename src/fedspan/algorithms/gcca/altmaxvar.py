@@ -31,7 +31,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from fedspan._types import Array
-from fedspan.algorithms.gcca._view import ViewClient, open_views, view_options, view_tasks
+from fedspan.algorithms.gcca._view import ViewClient, open_views, view_opening, view_options, view_rounds, view_tasks
 from fedspan.algorithms.gcca._weigh import (
     NOT_SUMS_OF_VIEWS,
     Answer,
@@ -41,7 +41,7 @@ from fedspan.algorithms.gcca._weigh import (
     view_metrics,
     watch_held_out,
 )
-from fedspan.core.protocol import Ask, Client, Replay, Round, Server, Sum, complete
+from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Server, Sum, complete
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid
@@ -127,6 +127,10 @@ class AltMaxVar(_MaxVar):
         first = "reduce" if self.start == "mvlsa" else "begin"
         return view_tasks(self.patience) | {first, "update"}
 
+    def course(self) -> Course:
+        first = "reduce" if self.start == "mvlsa" else "begin"
+        return Course(view_opening(first), view_rounds("update", self.patience))
+
     def init(self, rng: Streams) -> Round[MaxVarState]:
         J, views = yield from open_views(self.k, self.center, rng)
         if self.start == "mvlsa":
@@ -201,6 +205,9 @@ class Mvlsa(_MaxVar):
 
     def asks(self) -> frozenset[str]:
         return view_tasks() | {"reduce"}
+
+    def course(self) -> Course:
+        return Course(view_opening(), view_rounds("reduce"))
 
     def init(self, rng: Streams) -> Round[MaxVarState]:
         J, views = yield from open_views(self.k, self.center, rng)

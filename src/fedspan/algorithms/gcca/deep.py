@@ -31,7 +31,7 @@ import scipy.sparse as sp
 
 from fedspan._types import Array, Arrays, Matrix
 from fedspan.algorithms._moments import describe_not_finite
-from fedspan.algorithms.gcca.entities import MATCH_TASKS, Entities, EntitiesClient, match_entities
+from fedspan.algorithms.gcca.entities import MATCH_TASKS, MATCH_TURNS, Entities, EntitiesClient, match_entities
 from fedspan.algorithms.gcca.networks import (
     compute_outputs,
     load_parameters,
@@ -42,7 +42,7 @@ from fedspan.algorithms.gcca.networks import (
     to_tensors,
     use_torch_alone,
 )
-from fedspan.core.protocol import Ask, Client, Needs, Replay, Round, Server, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Course, Needs, Replay, Round, Server, Sum, Turn, complete, task
 from fedspan.core.replay import CLOSE, Close
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -225,6 +225,9 @@ class DeepMaxVar(Server[DeepState]):
 
     def asks(self) -> frozenset[str]:
         return MATCH_TASKS | {"start", "train"}
+
+    def course(self) -> Course:
+        return Course((*MATCH_TURNS, Turn("start", after=["identify"])), (Turn("train", after=["start"]),))
 
     def replay(self) -> Replay | str:
         if self.alpha < math.inf:

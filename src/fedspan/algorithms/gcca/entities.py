@@ -21,7 +21,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from fedspan._types import Array, Arrays, Matrix
-from fedspan.core.protocol import Ask, Client, Needs, Round, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Needs, Round, Sum, Turn, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 
@@ -83,6 +83,7 @@ class EntitiesClient(Client[Remembered]):
         return digest.digest()[:size]
 
 
+MATCH_TURNS = (Turn("identify"), Turn("identify_rows", after=["identify"]))
 MATCH_TASKS = frozenset({"identify", "identify_rows"})  # the tasks of `match_entities`; the second after a mismatch
 _SUMS = Sum("n", "nn", "named", "d", "dd")
 

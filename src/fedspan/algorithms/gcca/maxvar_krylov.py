@@ -24,7 +24,15 @@ import numpy as np
 
 from fedspan._types import Array
 from fedspan.algorithms._moments import Moments
-from fedspan.algorithms.gcca._view import ViewClient, open_views, send_common, view_options, view_tasks
+from fedspan.algorithms.gcca._view import (
+    ViewClient,
+    open_views,
+    send_common,
+    view_opening,
+    view_options,
+    view_rounds,
+    view_tasks,
+)
 from fedspan.algorithms.gcca._weigh import (
     NOT_SUMS_OF_VIEWS,
     Answer,
@@ -36,7 +44,7 @@ from fedspan.algorithms.gcca._weigh import (
 )
 from fedspan.algorithms.gcca.altmaxvar import ask_low_rank
 from fedspan.algorithms.spectral.krylov import Krylov, KrylovStart, KrylovState, check_columns
-from fedspan.core.protocol import Ask, Client, Replay, Round, Sum, complete
+from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Sum, complete
 from fedspan.core.rng import Streams
 from fedspan.numerics.maxvar import common_step
 from fedspan.numerics.orthonormal import orthonormalize
@@ -72,6 +80,9 @@ class MaxVarKrylov(Krylov):
 
     def asks(self) -> frozenset[str]:
         return view_tasks(self.patience) | {"sketch", self.product_task}
+
+    def course(self) -> Course:
+        return Course(view_opening("sketch"), view_rounds(self.product_task, self.patience))
 
     def replay(self) -> Replay | str:
         return NOT_SUMS_OF_VIEWS
@@ -125,6 +136,9 @@ class MaxVarDavidson(MaxVarKrylov):
 
     def asks(self) -> frozenset[str]:
         return (super().asks() - {"sketch"}) | {"reduce"}
+
+    def course(self) -> Course:
+        return replace(super().course(), opening=view_opening("reduce"))
 
     def opening(self, rng: Streams) -> Round[KrylovStart]:
         J, views = yield from open_views(self.k, self.center, rng)

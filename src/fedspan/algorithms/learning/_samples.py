@@ -28,7 +28,20 @@ from fedspan.algorithms.learning.scaling import (
     scaling_from,
     tell_scaling,
 )
-from fedspan.core.protocol import Ask, Client, Needs, Release, Replay, Round, Sensitivity, Sum, complete, task
+from fedspan.core.protocol import (
+    Ask,
+    Client,
+    Course,
+    Needs,
+    Release,
+    Replay,
+    Round,
+    Sensitivity,
+    Sum,
+    Turn,
+    complete,
+    task,
+)
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -418,6 +431,18 @@ class SampleBased:
         if self.prior is not None and self.prior.scaling is not None:
             return frozenset({"take_scaling"})
         return SCALING_TASKS if self.standardize else frozenset()
+
+    def course(self) -> Course:
+        """The opening, and one batch in each of the rounds."""
+        if self.private:
+            return Course((), (Turn("sampled", rounds=self.rounds),))
+        batch = "clipped" if self.clip else "gradient"
+        return Course(self.opening_turns(), (Turn(batch, rounds=self.rounds, after=["open"]),))
+
+    def opening_turns(self) -> tuple[Turn, ...]:
+        """What is asked first, and then how the scaling of the columns is found or told."""
+        scaling = sorted(self.scaling_tasks())
+        return (Turn("open"), Turn(*scaling, after=["open"])) if scaling else (Turn("open"),)
 
     def replay(self) -> Replay | str:
         """All that is sent is ω, shares of rows that follow from the sums, and the scaling, which does too."""

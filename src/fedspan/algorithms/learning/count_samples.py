@@ -13,7 +13,7 @@ from fedspan._types import Array
 from fedspan.algorithms.learning._samples import SampleClient
 from fedspan.algorithms.spectral.noisy import CENSUS_SHARE
 from fedspan.algorithms.spectral.private_bounds import Bounds, NoisedOpening
-from fedspan.core.protocol import Ask, Client, Release, Replay, Round, Server, Sum, complete
+from fedspan.core.protocol import Ask, Client, Course, Release, Replay, Round, Server, Sum, Turn, complete
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 
@@ -70,6 +70,9 @@ class CountClasses(Server[ClassCounts]):
 
     def asks(self) -> frozenset[str]:
         return frozenset({"count_classes"})
+
+    def course(self) -> Course:
+        return Course((Turn("count_classes"),))
 
     def replay(self) -> Replay | str:
         """Nothing is sent with the question."""

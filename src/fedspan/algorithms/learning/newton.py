@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -34,11 +34,25 @@ import scipy.sparse as sp
 from fedspan._types import Array, Arrays
 from fedspan.algorithms.learning._samples import check_at_least, check_finite_rows, check_labels, mark_finite
 from fedspan.algorithms.spectral.oneshot import pack_triangle, unpack_triangle
-from fedspan.core.protocol import Ask, Client, Needs, Replay, Round, Sensitivity, Server, Sum, complete, task
+from fedspan.core.protocol import (
+    Ask,
+    Client,
+    Course,
+    Needs,
+    Replay,
+    Round,
+    Sensitivity,
+    Server,
+    Sum,
+    Turn,
+    complete,
+    task,
+)
 from fedspan.core.replay import Close, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.glm import LinearLoss, LossName, invert_curvature, lbfgs_direction
+from fedspan.numerics.operators import HeldMatrix
 
 _BLOCK_ENTRIES = 1 << 20  # of rows that are looked at together
 _ENOUGH = 1e-4  # of the fall that a straight line promises (Armijo)
@@ -61,29 +75,30 @@ class LinearClient(Client[None]):
 
     def __init__(
         self,
-        data: tuple[Any, ...],
+        data: tuple[HeldMatrix, Array] | tuple[HeldMatrix, Array, Array | None],
         loss: LossName = "logistic",
         classes: int = 2,
         epsilon: float = 1.35,
         intercept: bool = True,
     ) -> None:
-        self.X, self.y, *more = data
+        self.X, self.y = data[:2]
+        weight = data[2] if len(data) > 2 else None
         self.loss = LinearLoss(loss, classes, epsilon)
         self.n, self.features = self.X.shape
-        self.weight = np.ones(self.n) if not more or more[0] is None else np.asarray(more[0], dtype=np.float64)
+        self.weight = np.ones(self.n) if weight is None else np.array(weight, dtype=np.float64)
         self.free = self.loss.free(self.features, intercept)
         check_labels(self.n, len(self.y))
 
     def init(self) -> None:
         return None
 
-    def _split(self) -> Iterator[tuple[Any, Array, Array]]:
+    def _split(self) -> Iterator[tuple[HeldMatrix, Array, Array]]:
         """Rows as they are held, targets and weights, some at a time."""
         step = max(16, _BLOCK_ENTRIES // (self.features + 1))
         kind = np.int64 if self.loss.name == "logistic" else np.float64
         for start in range(0, self.n, step):
             at = slice(start, start + step)
-            yield self.X[at], np.asarray(self.y[at], dtype=kind), self.weight[at]
+            yield self.X[at], np.array(self.y[at], dtype=kind), self.weight[at]
 
     def _blocks(self, arrays: Arrays) -> Iterator[tuple[Array, Array, Array]]:
         """Standardised rows with their ones, standardised targets, weights."""
@@ -189,8 +204,10 @@ class TargetClient(LinearClient):
     needs: ClassVar[Needs] = "target"
 
 
-def _densify(rows: Any) -> Array:
-    return np.asarray(rows.toarray() if sp.issparse(rows) else rows, dtype=np.float64)
+def _densify(rows: HeldMatrix) -> Array:
+    """In C order: BLAS may round differently for another."""
+    held = rows if isinstance(rows, np.ndarray) else rows.toarray()
+    return np.asarray(held, dtype=np.float64, order="C")
 
 
 def _second_moments(A: Array, weights: Array) -> Array:
@@ -284,6 +301,13 @@ class LinearNewton(Server[LinearState]):
     def asks(self) -> frozenset[str]:
         rounds = "curve" if self.solver == "newton" else "slope"
         return frozenset({"totals", "deviations", rounds} | ({"scores"} if self.robust else set()))
+
+    def course(self) -> Course:
+        told, rounds = ["mean", "inverse", "target"], "curve" if self.solver == "newton" else "slope"
+        opening = Turn("totals"), Turn("deviations", after=["totals"], tells=["mean", "center"])
+        step = Turn(rounds, rounds=self.rounds, after=["deviations"], tells=told)
+        scores = (Turn("scores", rounds=1, after=["deviations"], tells=told),) if self.robust else ()
+        return Course(opening, (step, *scores))
 
     def replay(self) -> Replay | str:
         """θ follows from sums by a solve, whose rounding grows with the condition of H."""

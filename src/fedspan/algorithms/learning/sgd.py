@@ -40,7 +40,7 @@ from fedspan.algorithms.learning._samples import (
     mean_loss,
 )
 from fedspan.algorithms.learning.scaling import EarlierModel, RowsMemory
-from fedspan.core.protocol import Ask, Client, Replay, Round, Sensitivity, Server, Sum, task
+from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Sensitivity, Server, Sum, Turn, task
 from fedspan.core.replay import CLOSE
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -180,6 +180,9 @@ class FedAvg(FedSgd):
 
     def asks(self) -> frozenset[str]:
         return frozenset({"open", "local"}) | self.scaling_tasks()
+
+    def course(self) -> Course:
+        return Course(self.opening_turns(), (Turn("local", rounds=self.rounds, after=["open"]),))
 
     def replay(self) -> Replay | str:
         known = super().replay()

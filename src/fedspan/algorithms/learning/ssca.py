@@ -48,7 +48,7 @@ from fedspan.algorithms.learning._samples import (
     mean_loss,
 )
 from fedspan.algorithms.learning.scaling import EarlierModel
-from fedspan.core.protocol import Round, Server
+from fedspan.core.protocol import Course, Round, Server, Turn
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.surrogate import Surrogate, blend_surrogate, minimise, zero_surrogate
@@ -58,7 +58,7 @@ _RHO, _GAMMA = Steps(0.3, 0.1, hold=800, tail=0.5), Steps(0.3, 0.1, hold=800, ta
 _GAIN, _MARGIN, _REACH, _LET_GO = 0.005, 0.002, 0.05, 0.95  # of the limit control, in units of the loss (nats)
 _WAIT, _FALLS = 50, 0.95  # rounds with a slack until c is raised, unless the slack fell to that part of itself,
 _RAISE, _DEAREST = 10.0, 1e9  # by how much, and up to what
-_DOUBLINGS = 40  # of τ in one closing round
+DOUBLINGS = 40  # of τ in one closing round
 _LOSS_ROUNDING = 1e-6  # what a closing round leaves to the rounding of a mean loss
 _STALLED = 1e-3  # relative fall of the objective in a closing round that ends them
 
@@ -145,6 +145,12 @@ class Ssca(SampleBased, Server[SscaState]):
     def asks(self) -> frozenset[str]:
         closing = {"losses"} if self.stochastic < self.rounds else set()
         return super().asks() | closing
+
+    def course(self) -> Course:
+        course, closing = super().course(), self.rounds - self.stochastic
+        if not closing:
+            return course
+        return replace(course, round=(*course.round, Turn("losses", most=DOUBLINGS, rounds=closing, after=["open"])))
 
     def init(self, rng: Streams) -> Round[SscaState]:
         opening, omega = yield from self.opening(rng)
@@ -250,7 +256,7 @@ class Ssca(SampleBased, Server[SscaState]):
         state = self.keep(replace(state, t=state.t + 1, values=values, loss=mean_loss(sums)), omega, values)
         start, tau = values, state.tau / 2  # half of what held last time: it may hold again
         room = _LOSS_ROUNDING * np.maximum(1.0, np.abs(values))  # losses of float32 rows are known to about this
-        for _ in range(_DOUBLINGS):
+        for _ in range(DOUBLINGS):
             tau *= 2
             taus = np.full(len(values), tau)
             taus[0] = 1.0 if self.objective == "norm" else tau

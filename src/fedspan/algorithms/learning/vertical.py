@@ -41,8 +41,8 @@ from fedspan.algorithms.learning._samples import (
 )
 from fedspan.algorithms.learning.scaling import EarlierModel, Scaling, scaling_arrays, sum_columns, sum_squares
 from fedspan.algorithms.learning.sgd import FedSgd
-from fedspan.algorithms.learning.ssca import Ssca
-from fedspan.core.protocol import PUBLIC, Ask, Client, Each, Needs, Replay, Round, Sum, complete, task
+from fedspan.algorithms.learning.ssca import DOUBLINGS, Ssca
+from fedspan.core.protocol import PUBLIC, Ask, Client, Course, Each, Needs, Replay, Round, Sum, Turn, complete, task
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -50,6 +50,7 @@ from fedspan.numerics.operators import HeldMatrix
 from fedspan.numerics.swish import Swish, layer_gradient, losses_and_slopes, multiply, to_floats
 
 _VERTICAL_RHO, _VERTICAL_GAMMA = Steps(0.9, 0.1, hold=800, tail=0.5), Steps(0.5, 0.1, hold=800, tail=0.8)
+_MOST_BLOCKS = 10_000  # of rows in a pass over all of them; how many there are, a site cannot know of a job
 _ROWS_OF_A_PASS = 5000  # in one exchange, when all rows are looked at
 
 
@@ -218,6 +219,20 @@ class FeatureBased:
             return frozenset({"take_scaling"})
         return frozenset({"scale_own_columns", "take_length"}) if self.standardize else frozenset()
 
+    def course(self) -> Course:
+        """The opening, and in each round passes over a batch or, in blocks, over all rows."""
+        blocks = -(-self.batch // _ROWS_OF_A_PASS) or _MOST_BLOCKS
+        return Course(self.opening_turns(), (self.pass_turn(blocks),))
+
+    def opening_turns(self) -> tuple[Turn, ...]:
+        """What is asked first; then weights, and how the columns are scaled."""
+        scaling = sorted(self.scaling_tasks())
+        return (Turn("open"), Turn("take", *scaling, after=["open"])) if scaling else (Turn("open"),)
+
+    def pass_turn(self, most: int) -> Turn:
+        """That of a round: what its tasks are told differs from pass to pass, and from block to block."""
+        return Turn("take", "forward", "head", self.block_task, most=most, after=["open"])
+
     def replay(self) -> Replay | str:
         """The rows of a batch follow from the seed, H is a sum, ω_i goes to its client only."""
         if self.exchange == "each":
@@ -345,6 +360,12 @@ class VerticalSsca(FeatureBased, Ssca):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_exchange(self.exchange, self.clip, self.private)
+
+    def course(self) -> Course:
+        """With limits, closing rounds pass over all rows again and again."""
+        if self.stochastic == self.rounds:
+            return FeatureBased.course(self)
+        return Course(self.opening_turns(), (self.pass_turn((1 + DOUBLINGS) * _MOST_BLOCKS),))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, replace
 
 from fedspan.algorithms.personalized.personal_server import Personalized, PersonalState, blank_state
-from fedspan.core.protocol import Round
+from fedspan.core.protocol import Course, Round
 from fedspan.core.rng import Streams
 
 
@@ -29,6 +29,9 @@ class PersonalAuto(Personalized):
     @property
     def rounds(self) -> int:
         return 3
+
+    def course(self) -> Course:
+        return Course(self.measure_turns(), (*self.survey_turns(), self.closing_turn()))
 
     def init(self, rng: Streams) -> Round[PersonalState]:
         shift = yield from self.measure()

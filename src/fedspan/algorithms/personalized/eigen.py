@@ -30,7 +30,7 @@ import numpy as np
 from fedspan._types import Array, Arrays
 from fedspan.algorithms.personalized._client import Personal, PersonalClient
 from fedspan.algorithms.personalized.personal_server import Personalized, PersonalState
-from fedspan.core.protocol import Ask, Client, Round, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Course, Round, Sum, complete, task
 from fedspan.core.replay import CLOSE, Basis, Comparison
 from fedspan.core.rng import Streams
 from fedspan.numerics.folds import leading_eigenpairs_of_sum, top_eigenvectors
@@ -89,6 +89,9 @@ class PersonalEigen(Personalized):
 
     def asks(self) -> frozenset[str]:
         return super().asks() | self.round_asks(self.round_task)
+
+    def course(self) -> Course:
+        return self.round_course(self.round_task)
 
     def own_replay(self, name: str) -> dict[str, Comparison]:
         return {"V": Basis(), "lam": CLOSE} if name == "V" else {}

@@ -30,7 +30,7 @@ import numpy as np
 from fedspan._types import Array, Arrays
 from fedspan.algorithms.personalized._client import Personal, PersonalClient
 from fedspan.algorithms.personalized.personal_server import Personalized, PersonalState
-from fedspan.core.protocol import Ask, Client, Round, Sum, task
+from fedspan.core.protocol import Ask, Client, Course, Round, Sum, task
 from fedspan.core.replay import CLOSE, Basis, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -139,6 +139,9 @@ class PersonalPaper(Personalized):
 
     def asks(self) -> frozenset[str]:
         return super().asks() | self.round_asks("descend")
+
+    def course(self) -> Course:
+        return self.round_course("descend")
 
     def own_replay(self, name: str) -> dict[str, Comparison]:
         numbers = ("noise", "precision", "alpha", "steps", "scatter")

@@ -22,7 +22,7 @@ import numpy as np
 from fedspan._types import Array, Arrays
 from fedspan.algorithms.personalized._client import Personal, PersonalClient
 from fedspan.algorithms.personalized.personal_server import Personalized, PersonalState, require_shared
-from fedspan.core.protocol import Ask, Client, Round, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Course, Round, Sum, complete, task
 from fedspan.core.replay import CLOSE, Basis, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -84,6 +84,9 @@ class PerPca(Personalized):
 
     def asks(self) -> frozenset[str]:
         return super().asks() | self.round_asks("deflate")
+
+    def course(self) -> Course:
+        return self.round_course("deflate")
 
     def own_replay(self, name: str) -> dict[str, Comparison]:
         return {"U": Basis(), "r": CLOSE} if name == "V" else {"Q": Basis()}

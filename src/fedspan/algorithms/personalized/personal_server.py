@@ -36,7 +36,7 @@ from fedspan.algorithms.personalized._client import PersonalClient
 from fedspan.algorithms.personalized.shrinkage import LAMBDAS, choose_shrinkage, to_shares
 from fedspan.algorithms.spectral.oneshot import unpack_triangle
 from fedspan.core.participation import Participation
-from fedspan.core.protocol import Ask, Client, Each, Replay, Replies, Round, Server, Sum, complete
+from fedspan.core.protocol import Ask, Client, Course, Each, Replay, Replies, Round, Server, Sum, Turn, complete
 from fedspan.core.replay import CLOSE, TOGETHER, Comparison, WeightedBasis
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError, ProtocolError
@@ -168,6 +168,45 @@ class Personalized(Server[PersonalState]):
         if self.shrinkage == "auto":
             tasks.add("validate")
         return frozenset(tasks)
+
+    @property
+    def told(self) -> list[str]:
+        """Which of mean and scale all questions but those that find them bring."""
+        return [name for name, tells in (("mean", self.center == "global"), ("scale", self.scale)) if tells]
+
+    def course(self) -> Course:
+        """The opening of the methods that iterate, and the closing exchange; they add the task of a round."""
+        return Course((*self.measure_turns(), *self.survey_turns()), (self.closing_turn(),))
+
+    def measure_turns(self) -> tuple[Turn, ...]:
+        """Those of the opening of all methods."""
+        turns = [Turn("count")] if self.needs_mean else []
+        if self.scale:
+            mean = ["mean"] if self.needs_mean else []
+            turns.append(Turn("square", after=["count"] if mean else [], tells=mean))
+        if self.partial:
+            turns.append(self.turn("scan"))
+        return tuple(turns)
+
+    def survey_turns(self) -> tuple[Turn, ...]:
+        """The shared part, and λ if it is to be found: once in a run."""
+        first = "fold" if self.share == "sums" else "factor"
+        choice = (self.turn("validate", rounds=1),) if self.shrinkage == "auto" else ()
+        return (self.turn(first, rounds=1), *choice)
+
+    def closing_turn(self) -> Turn:
+        """The last exchange."""
+        return self.turn("collect" if self.collect else "retain", rounds=1)
+
+    def turn(self, task: str, rounds: int | None = None) -> Turn:
+        """A task that is told mean and scale, once they are known."""
+        before = ["square"] if self.scale else ["count"] if self.needs_mean else []
+        return Turn(task, rounds=rounds, after=before, tells=self.told)
+
+    def round_course(self, task: str) -> Course:
+        """The course of a method that asks for `task` in every round but the last."""
+        course = Personalized.course(self)
+        return replace(course, round=(*map(self.turn, self.round_asks(task)), *course.round))
 
     def replay(self) -> Replay | str:
         """What is asked for are sums, and what is told follows from them; `own_replay` adds the task of a round."""

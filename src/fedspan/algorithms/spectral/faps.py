@@ -35,9 +35,9 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_replay, measure_tasks
+from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_replay, measure_tasks, measure_turns
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState, ritz_pairs
-from fedspan.core.protocol import Ask, Client, Replay, Round, Sensitivity, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Sensitivity, Sum, Turn, complete, task
 from fedspan.core.replay import CLOSE, Basis
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -284,6 +284,10 @@ class Faps(Spectral[FapsState]):
     def asks(self) -> frozenset[str]:
         closing = "multiply" if self.accelerate else "variances"
         return measure_tasks(self.center, self.scale) | {"split", closing}
+
+    def course(self) -> Course:
+        closing = Turn("multiply", most=2) if self.accelerate else Turn("variances", rounds=1)
+        return Course(measure_turns(self.center, self.scale), (Turn("split", after=["settle"]), closing))
 
     def replay(self) -> Replay | str:
         opening = measure_replay(self.center, self.scale)

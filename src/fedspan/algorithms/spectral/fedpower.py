@@ -45,11 +45,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms._moments import SHOWS_PRODUCTS, Shift, ask_sizes, measure, measure_tasks
+from fedspan.algorithms._moments import SHOWS_PRODUCTS, Shift, ask_sizes, measure, measure_tasks, measure_turns
 from fedspan.algorithms.spectral._eigenspace import Spectral
 from fedspan.algorithms.spectral.power import LocalPowerClient, PowerState
 from fedspan.core.participation import cohort_size
-from fedspan.core.protocol import Ask, Client, Each, Replay, Replies, Round, Sensitivity, Sum, task
+from fedspan.core.protocol import Ask, Client, Course, Each, Replay, Replies, Round, Sensitivity, Sum, Turn, task
 from fedspan.core.rng import Streams
 from fedspan.errors import ClientError, InputError
 from fedspan.numerics.orthonormal import orthonormalize, polar, projection_distance, random_orthonormal
@@ -168,6 +168,14 @@ class FedPower(Spectral[FedPowerState]):
         if self.p == 1 or self.decay or self.tol > 0:  # the last: the closing round
             tasks.add("multiply")
         return measure_tasks(self.center, self.scale) | tasks
+
+    def course(self) -> Course:
+        opening = (*measure_turns(self.center, self.scale), Turn("size"))
+        rounds = (Turn("show"), Turn("iterate_aligned"), Turn("iterate"), Turn("multiply"))
+        asked = self.asks()
+        return Course(
+            opening, tuple(Turn(*turn.tasks, after=["settle"]) for turn in rounds if asked.issuperset(turn.tasks))
+        )
 
     def replay(self) -> Replay | str:
         return "it asks for every client's number of rows, and for the largest client's own basis, not for sums"

@@ -35,11 +35,11 @@ import numpy as np
 import scipy.linalg
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms._moments import Moments, RowsClient, measure, measure_replay, measure_tasks
+from fedspan.algorithms._moments import Moments, RowsClient, measure, measure_replay, measure_tasks, measure_turns
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState
 from fedspan.algorithms.spectral._narrow import Shape, ask_near, predict_sum
 from fedspan.algorithms.spectral._wide import OPENING, OPENING_ARRAYS, ask_opening, first_width, later_width
-from fedspan.core.protocol import Ask, Client, Replay, Round, Sum, complete
+from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Sum, Turn, complete
 from fedspan.core.replay import CLOSE, TOGETHER, Basis, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -136,6 +136,10 @@ class Krylov(Spectral[KrylovState]):
 
     def asks(self) -> frozenset[str]:
         return measure_tasks(self.center, self.scale) | {self.product_task} | ({OPENING} if self.wide else set())
+
+    def course(self) -> Course:
+        wide = (Turn(OPENING, after=["settle"]),) if self.wide else ()
+        return Course((*measure_turns(self.center, self.scale), *wide), (Turn(self.product_task, after=["settle"]),))
 
     def replay(self) -> Replay | str:
         if self.prior is not None:
@@ -309,6 +313,10 @@ class Davidson(Krylov):
 
     def asks(self) -> frozenset[str]:
         return super().asks() | {"leading"}
+
+    def course(self) -> Course:
+        course = super().course()
+        return replace(course, opening=(*course.opening, Turn("leading", after=["settle"])))
 
     def replay(self) -> Replay | str:
         return "its opening shows every client's own eigenpairs, not a sum"

@@ -34,7 +34,7 @@ from fedspan.algorithms._moments import Moments, RowsClient, Shift
 from fedspan.algorithms.spectral._eigenspace import Spectral
 from fedspan.algorithms.spectral.oneshot import pack_triangle, unpack_triangle
 from fedspan.algorithms.spectral.power import PowerState
-from fedspan.core.protocol import Ask, Client, Release, Replay, Round, Sensitivity, Sum, task
+from fedspan.core.protocol import Ask, Client, Course, Release, Replay, Round, Sensitivity, Sum, Turn, task
 from fedspan.core.replay import CLOSE, Basis, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError, PrivacyError
@@ -181,6 +181,18 @@ class _Noisy(Spectral[NoisyState]):
 
     def asks(self) -> frozenset[str]:
         return frozenset(release.task for release in self.planned())  # nothing else may leave a private run
+
+    def course(self) -> Course:
+        """What is planned, in this order: in the opening, or in as many rounds as releases are planned."""
+        before = ["add_up"] if self.center and not self.located else []
+        planned = {release.task: release.times for release in self.planned()}
+
+        def take_turn(task: str, rounds: int | None = None) -> Turn:
+            return Turn(task, rounds=rounds, after=before, tells=["mean"] if self.center else [])
+
+        opening = (Turn("census"), Turn("add_up"), take_turn("energy"))
+        rounds = tuple(take_turn(task, planned.get(task)) for task in ("triangle", "reach", "refine", "project"))
+        return Course(*(tuple(turn for turn in part if turn.tasks[0] in planned) for part in (opening, rounds)))
 
     def replay(self) -> Replay | str:
         told: dict[str, Comparison] = {"mean": CLOSE}

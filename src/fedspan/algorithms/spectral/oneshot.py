@@ -29,9 +29,9 @@ from scipy.linalg.lapack import dpotrf
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_replay, measure_tasks
+from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_replay, measure_tasks, measure_turns
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState, ritz_pairs
-from fedspan.core.protocol import Ask, Client, Replay, Round, Sensitivity, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Sensitivity, Sum, Turn, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.operators import Matrix, Rows
@@ -106,6 +106,9 @@ class Gram(OneShot):
 
     def asks(self) -> frozenset[str]:
         return measure_tasks(self.center, self.scale) | {"gram"}
+
+    def course(self) -> Course:
+        return Course(measure_turns(self.center, self.scale), (Turn("gram", rounds=1, after=["settle"]),))
 
     def replay(self) -> Replay | str:
         return {**measure_replay(self.center, self.scale), "gram": {}}
@@ -201,6 +204,10 @@ class Uda(OneShot):
     def asks(self) -> frozenset[str]:
         return measure_tasks(self.center, self.scale) | {self.basis_task, "multiply"}
 
+    def course(self) -> Course:
+        turns = Turn(self.basis_task, rounds=1, after=["settle"]), Turn("multiply", rounds=1, after=["settle"])
+        return Course(measure_turns(self.center, self.scale), turns)
+
     def replay(self) -> Replay | str:
         return "it asks for every client's own leading subspace, not for a sum"
 
@@ -237,6 +244,9 @@ class DrSvd(OneShot):
 
     def asks(self) -> frozenset[str]:
         return measure_tasks(self.center, self.scale) | {"multiply"}
+
+    def course(self) -> Course:
+        return Course(measure_turns(self.center, self.scale), (Turn("multiply", most=3, rounds=1, after=["settle"]),))
 
     def replay(self) -> Replay | str:
         return "its sketch is wider than the rank of many tables, and then rounding decides what is asked"

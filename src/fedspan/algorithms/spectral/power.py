@@ -28,9 +28,9 @@ from typing import ClassVar, cast
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_replay, measure_tasks
+from fedspan.algorithms._moments import RowsClient, Shift, measure, measure_replay, measure_tasks, measure_turns
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState, ritz_pairs
-from fedspan.core.protocol import Ask, Client, Replay, Round, Sensitivity, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Sensitivity, Sum, Turn, complete, task
 from fedspan.core.replay import CLOSE, Basis, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -71,6 +71,9 @@ class Ssi(Spectral[PowerState]):
 
     def asks(self) -> frozenset[str]:
         return measure_tasks(self.center, self.scale) | {"multiply"}
+
+    def course(self) -> Course:
+        return Course(measure_turns(self.center, self.scale), (Turn("multiply", after=["settle"]),))
 
     def replay(self) -> Replay | str:
         return {**measure_replay(self.center, self.scale), "multiply": {"Z": Basis()}}
@@ -139,6 +142,11 @@ class LocalPower(Ssi):
 
     def asks(self) -> frozenset[str]:
         return super().asks() | ({"iterate"} if self.q > 1 else set())
+
+    def course(self) -> Course:
+        course = super().course()
+        local = (Turn("iterate", rounds=self.q.bit_length() - 1, after=["settle"]),) if self.q > 1 else ()
+        return replace(course, round=(*local, *course.round))
 
     def replay(self) -> Replay | str:
         known = super().replay()

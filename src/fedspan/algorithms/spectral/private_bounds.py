@@ -16,7 +16,7 @@ import numpy as np
 
 from fedspan._types import Array
 from fedspan.algorithms.spectral.noisy import CENSUS_SHARE, MEAN_SHARE, PrivateClient, planned_census
-from fedspan.core.protocol import Ask, Client, Release, Replay, Round, Server, Sum
+from fedspan.core.protocol import Ask, Client, Course, Release, Replay, Round, Server, Sum, Turn
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.privacy.quantile import find_quantile
@@ -51,6 +51,9 @@ class NoisedOpening(Server[Bounds]):
 
     def asks(self) -> frozenset[str]:
         return frozenset(release.task for release in self.planned())
+
+    def course(self) -> Course:
+        return Course(tuple(Turn(task) for task in dict.fromkeys(release.task for release in self.planned())))
 
     def replay(self) -> Replay | str:
         """All that is sent is the mean, which follows from a sum and from the number of rows in the options."""
@@ -101,6 +104,10 @@ class PrivateMean(NoisedOpening):
     def planned(self) -> tuple[Release, ...]:
         mean = Release("add_up", "total", 1, MEAN_SHARE)
         return (mean, Release("lengths", "bins", 1, LENGTHS_SHARE)) if self.search else (mean,)
+
+    def course(self) -> Course:
+        lengths = (Turn("lengths", after=["add_up"], tells=["mean"]),) if self.search else ()
+        return Course((Turn("add_up"), *lengths))
 
     def init(self, rng: Streams) -> Round[Bounds]:
         mean = (yield Ask("add_up", want=Sum("total"))).total["total"] / self.prior

@@ -38,6 +38,14 @@ class CellReader:
         except ValueError:
             return None
 
+    def to_number_of(self, column: str, cell: str) -> float | None:
+        """The number in a cell of a column: of a date the days, and with the column's factor."""
+        number = self.to_number(cell)
+        form = self.dialect.dates.get(column)
+        if form is not None and (number is None or not np.isnan(number)):
+            return to_days(cell, form)
+        return None if number is None else number * self.dialect.multiply.get(column, 1.0)
+
     def to_numbers(self, cells: Sequence[str]) -> tuple[Array, int | None]:
         """The numbers in cells, and where the first is that is not a number."""
         numbers = np.empty(len(cells))

@@ -19,6 +19,8 @@ import scipy.sparse as sp
 
 from fedspan._files import write_whole
 from fedspan._types import Array
+from fedspan.data.cells.cell_numbers import CellReader
+from fedspan.data.cells.dialect import split_place
 from fedspan.data.ids_and_labels import to_class, to_labels
 from fedspan.data.preparation import Preparation, add_words
 from fedspan.data.sources import Source
@@ -236,8 +238,8 @@ def inspect_table(table: SiteTable) -> Inspection:
 
 
 def _inspect_columns(table: SiteTable, source: Source, found: Inspection) -> None:
-    columns = [name for name in table.columns or () if name not in (table.id, table.label)]
-    wanted = [*columns, *filter(None, [table.id, table.label])]
+    apart = [name for name in (table.id, table.label, table.target) if name is not None]
+    wanted = [*(name for name in table.columns or () if name not in apart), *apart]
     lost = [name for name in wanted if name not in source.names]
     found.problems += [f"there is no column {name!r} in the table" for name in lost]
     present = [name for name in wanted if name not in lost]
@@ -246,10 +248,11 @@ def _inspect_columns(table: SiteTable, source: Source, found: Inspection) -> Non
     ids: dict[str, int] = {}
     known = {name: set(words) for name, words in table.categories.items()}
     classes = Counter({to_class(word): 0 for word in table.classes})
+    reader = CellReader(split_place(table.source)[1])
     for batch in source.batches(present, present):
         for name, column in batch.items():
             for at, word in enumerate(column, found.rows + 1):
-                problem = _judge(table, name, word, known, classes, ids, at)
+                problem = _judge(table, name, word, known, classes, ids, at, reader)
                 if problem:
                     cells[name][problem] += 1
                     if cells[name][problem] <= _SHOWN:
@@ -272,6 +275,7 @@ def _judge(
     classes: Counter[str],
     ids: dict[str, int],
     at: int,
+    reader: CellReader,
 ) -> str | None:
     """What is wrong with a cell; None if nothing is. Classes and ids are counted on the way."""
     if word is None:
@@ -285,9 +289,8 @@ def _judge(
         return "ids that another row has, too" if ids.setdefault(word, at) != at else None
     if name in known:
         return None if word in known[name] else "values that are none of its categories"
-    try:
-        number = float(word)
-    except ValueError:
+    number = reader.to_number_of(name, word)
+    if number is None:
         return "cells that are not numbers: jobs are refused"
     if np.isnan(number):
         return "missing values"

@@ -1,8 +1,8 @@
 """A site's table as a job sees it: what the site's file does not allow counts as missing, and nothing is refused by it.
 
 A number that is not finite (or beyond `LARGEST`), and a word that is not among a column's categories, count as missing
-values. A row without a class of the job is left out. What becomes of missing values is the job's choice, except that
-none is refused, because a refusal would tell of them:
+values. A row without a class of the job, or without a number to predict, is left out. What becomes of missing values is
+the job's choice, except that none is refused, because a refusal would tell of them:
 
     missing = "refuse" or "drop"   the row is left out
     missing = "mean"               the value is the mean over all sites, which the job brings along
@@ -47,13 +47,20 @@ _BLOCK_ROWS = 4096
 class CheckedSource(Source):
     """A site's rows. `classes` are the words that a label may have; None: labels are not looked at.
 
-    With `drop`, rows with missing features are left out. `problems` counts what the last pass found, by its words.
+    With `drop`, rows with missing features are left out; rows without a `target` always are. `problems` counts what
+    the last pass found, by its words.
     """
 
     def __init__(
-        self, source: Source, choice: Preparation, classes: Collection[str] | None = None, *, drop: bool = True
+        self,
+        source: Source,
+        choice: Preparation,
+        classes: Collection[str] | None = None,
+        *,
+        drop: bool = True,
+        target: str | None = None,
     ) -> None:
-        self.source, self.choice, self.drop = source, choice, drop
+        self.source, self.choice, self.drop, self.target = source, choice, drop, target
         self.names, self.units, self.rows = source.names, {}, None
         self.classes = None if classes is None else set(classes)
         self.left = 0
@@ -62,6 +69,7 @@ class CheckedSource(Source):
     def batches(self, names: Sequence[str], text: Collection[str]) -> Iterator[Batch]:
         label = self.choice.label if self.classes is not None else None
         deciding = [*(self.choice.columns or ())] if self.drop else []  # a pass over some columns drops the same rows
+        deciding += [self.target] if self.target is not None and self.target not in deciding else []
         labels = [] if label is None else [label]
         also = [name for name in (*deciding, *labels) if name not in names]
         words = {*text, *self.choice.categories, *labels}
@@ -122,13 +130,17 @@ def open_site_table(
     alone: bool = False,
     in_batches: bool = False,
     held_out: bool = False,
+    target: str | None = None,
 ) -> Table:
-    """The rows that a job gets. `alone`: they are a view, of which no row may go. `held_out`: the further rows."""
+    """The rows that a job gets. `alone`: they are a view, of which no row may go. `held_out`: the further rows.
+
+    `target` is one of the columns of `choice`; rows that lack it are left out.
+    """
     place = table.held_out_source if held_out else table.source
     source = find_source(place)
     if source is None:
         return _open_arrays(table, place, choice, classes, alone=alone)
-    checked = CheckedSource(source, choice, classes, drop=not alone and choice.missing != "mean")
+    checked = CheckedSource(source, choice, classes, drop=not alone and choice.missing != "mean", target=target)
     how = choice
     if alone:
         own = settle_each({"here": checked}, replace(choice, missing="mean", fill={}))["here"]
@@ -241,6 +253,8 @@ def open_client_data(table: SiteTable, start: StartMessage) -> object:
         return SiteSurvey(table, choice)
     if needs == "labelled":
         return _open_with_labels(table, start, choice, alone=alone)
+    if needs == "target":
+        return _open_with_target(table, choice)
     views = needs in ("entities", "network")
     choice = replace(choice, id=table.id if views else None)
     opened = open_site_table(table, choice, alone=alone or views, in_batches=needs == "rows")
@@ -279,6 +293,18 @@ def _open_with_labels(table: SiteTable, start: StartMessage, choice: Preparation
         )
     weights = start.told.get("weights")
     return (opened.X, codes) if weights is None else (opened.X, codes, np.array(weights, dtype=np.float64)[codes])
+
+
+def _open_with_target(table: SiteTable, choice: Preparation) -> tuple[object, ...]:
+    """Rows with the numbers to predict, which are read as one more column."""
+    if table.target is None or choice.columns is None:
+        raise InputError("The site's file names no column of targets.")
+    fill = {**choice.fill, table.target: 0.0} if choice.missing == "mean" else choice.fill  # there are no gaps in it
+    wide = replace(choice, columns=(*choice.columns, table.target), fill=fill)
+    opened = open_site_table(table, wide, target=table.target)
+    check_enough_rows(table, opened.X.shape[0])
+    X = _to_dense(opened.X)
+    return X[:, :-1], X[:, -1]
 
 
 def _find_network(table: SiteTable) -> Callable[[], Module]:

@@ -132,6 +132,34 @@ def network_to_onnx(model: FederatedEstimator, inputs: dict[str, int], path: str
     _write(path, model, nodes, arrays, inputs, {"label": (kind, None), "probabilities": (np.float64, len(labels))})
 
 
+def linear_to_sklearn(model: FederatedEstimator) -> BaseEstimator:
+    """A fitted `LinearRegression`, whatever the squared or robust loss was; that of counts has no plain twin."""
+    from sklearn.linear_model import LinearRegression
+
+    if model.loss == "poisson":
+        raise InputError(
+            "A Poisson regression cannot be written as a scikit-learn model that is safe to read; use to_onnx."
+        )
+    linear = LinearRegression(fit_intercept=bool(model.intercept))
+    linear.coef_, linear.intercept_ = model.coef_.copy(), float(model.intercept_)
+    linear.n_features_in_, linear.rank_ = model.n_features_in_, int(model.rank_)
+    names = get_feature_names(model)
+    if names is not None:
+        linear.feature_names_in_ = names.copy()
+    return linear
+
+
+def linear_to_onnx(model: FederatedEstimator, path: str | os.PathLike[str], *, exponential: bool) -> None:
+    """`predict` of a linear regression as a graph of float64: X (n, d) → predicted (n,)."""
+    helper = _load_onnx_helper()
+    last = "eta" if exponential else "predicted"
+    nodes = [helper.make_node("MatMul", ["X", "beta"], ["product"]), helper.make_node("Add", ["product", "b"], [last])]
+    if exponential:
+        nodes.append(helper.make_node("Exp", ["eta"], ["predicted"]))
+    arrays = {"beta": model.coef_, "b": np.array(model.intercept_)}
+    _write(path, model, nodes, arrays, {"X": model.n_features_in_}, {"predicted": (np.float64, None)})
+
+
 def _add_layer(
     helper: Any, arrays: dict[str, Array], inputs: str, W: Array, number: int, output: str, intercept: bool
 ) -> list[object]:

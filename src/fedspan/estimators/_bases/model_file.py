@@ -31,8 +31,11 @@ class LearnedValues(TypedDict, total=False):
     converged_: bool
     correlations_: Array
     cost_: float
+    covariance_: Array
     cv_losses_: Array
     cv_shrinkages_: Array
+    degrees_of_freedom_: float
+    deviance_: float
     distances_: Array | None
     eigenvalues_: Array
     evaluation_: Evaluation | None
@@ -40,6 +43,7 @@ class LearnedValues(TypedDict, total=False):
     explained_variance_ratio_: Array
     feature_names_in_: list[str] | None
     gram_: Array
+    intercept_: float
     labels_: list[str | int | float | bool]
     mean_: Array
     mean_distance_: float
@@ -51,9 +55,12 @@ class LearnedValues(TypedDict, total=False):
     n_samples_: float
     n_views_: int
     noise_variance_: float
+    null_deviance_: float
     offsets_: list[Array]
     parameters_: object  # of torch modules, which refuse what does not fit
     preparation_: dict[str, object] | None
+    rank_: int
+    residual_scale_: float
     scale_: Array
     scaling_: Scaling | None
     seed_: int

@@ -1,0 +1,1 @@
+"""Sections of the report for kinds of models, one file each."""
