@@ -112,6 +112,20 @@ def test_what_it_cannot_do_is_refused(options: dict[str, Any], says: str) -> Non
         FederatedClassifier(method="auto", **options).fit(*deal(X, y, False))
 
 
+@pytest.mark.parametrize(
+    ("options", "labels", "says"),
+    [
+        ({"cost_limit": 0.0, "method": "ssca"}, np.arange(60) % 2, "cost_limit must be a number above 0"),
+        ({"class_weight": {0: 1.0, "x": 2.0}}, np.arange(60) % 2, "'x' is not one. Known: 0, 1"),
+        ({}, np.linspace(0.0, 1.0, 60), "60 different values in 60 rows.*look like measurements"),
+    ],
+)
+def test_labels_and_options_that_make_no_sense_are_refused(options: dict[str, Any], labels: Any, says: str) -> None:
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    with pytest.raises(InputError, match=says):
+        FederatedClassifier(**{"method": "auto"} | options).fit([X[:30], X[30:]], [labels[:30], labels[30:]])
+
+
 def test_held_out_rows_are_an_even_share_of_each_class() -> None:
     y = np.repeat([0, 1, 2], [500, 60, 40])
     train, held = deal_rows(y, 0.1)

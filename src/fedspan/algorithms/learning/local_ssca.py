@@ -51,7 +51,7 @@ from fedspan.algorithms.learning._samples import (
 from fedspan.algorithms.learning.held_out import Evaluation, deal_rows, measure_outputs, temper_rows
 from fedspan.algorithms.learning.scaling import EarlierModel, RowsMemory
 from fedspan.algorithms.learning.training_guard import SPREAD, HeldOutGuard, choose_temperature, cut, judge, prior_loss
-from fedspan.core.protocol import Ask, Client, Replay, Round, Server, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Server, Sum, Turn, complete, task
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -282,6 +282,18 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
         after = {"look_at_held_out", "evaluate"} if self.validation else set()
         calibrated = {"temper"} if self.validation and self.calibrate else set()
         return frozenset({"open", "survey_labels"} | kinds[self.drift] | after | calibrated) | self.scaling_tasks()
+
+    def course(self) -> Course:
+        """The opening, local steps in each round, and in the last one what the held-out rows say."""
+        steps = sorted(self.asks() & {"learn", "learn_corrected"})
+        last = [task for task in ("look_at_held_out", "temper", "evaluate") if task in self.asks()]
+        return Course(
+            (*self.opening_turns(), Turn("survey_labels", after=["open"])),
+            (
+                Turn(*steps, rounds=self.rounds, after=["survey_labels"]),
+                *(Turn(task, rounds=1, after=["survey_labels"]) for task in last),
+            ),
+        )
 
     def replay(self) -> Replay | str:
         known = super().replay()

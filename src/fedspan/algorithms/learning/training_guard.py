@@ -15,7 +15,7 @@ import numpy as np
 from fedspan._types import Array
 
 HALVINGS = 6  # halvings of the step, then training stops
-_FEW_ROWS = 2000  # below this the loss of the held-out rows is so rough that more rounds must agree
+_ROUGH_ROWS = 2000  # below this the loss of the held-out rows is so rough that more rounds must agree
 _PATIENCE, _LONGER = 3, 5
 _WORSE, _MARGIN = 1.15, 0.01  # h above this part of the best, and a margin, is much worse
 _GAIN = 1e-4  # a relative fall of h that counts
@@ -50,7 +50,7 @@ def judge(guard: HeldOutGuard, omega: Array, loss: float, rows: float) -> tuple[
     """The guard after ω was found to have this loss, and whether training goes back to the best."""
     if loss < guard.loss - _GAIN * abs(guard.loss) or (not np.isfinite(guard.loss) and np.isfinite(loss)):
         return replace(guard, best=omega, loss=loss, since=0), False
-    since, patience = guard.since + 1, _PATIENCE if rows >= _FEW_ROWS else _LONGER
+    since, patience = guard.since + 1, _PATIENCE if rows >= _ROUGH_ROWS else _LONGER
     if np.isfinite(loss) and loss <= _WORSE * guard.loss + _MARGIN and since < patience:
         return replace(guard, since=since), False
     return cut(guard), True

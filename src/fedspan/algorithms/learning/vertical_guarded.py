@@ -23,12 +23,13 @@ from fedspan.algorithms.learning.held_out import Evaluation, measure_outputs, te
 from fedspan.algorithms.learning.scaling import EarlierModel
 from fedspan.algorithms.learning.training_guard import SPREAD, HeldOutGuard, choose_temperature, cut, judge, prior_loss
 from fedspan.algorithms.learning.vertical import Block, FeatureBased, FeatureClient
-from fedspan.core.protocol import Ask, Client, Replay, Round, Server, Sum, complete, task
+from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Server, Sum, Turn, complete, task
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.swish import Swish, multiply, swish
 
+_MOST_PASSES = 4  # in a round: held-out rows, a batch, and in the last one held-out rows at two ω
 _MOST_HELD = 5000  # rows that are looked at: they travel as (rows, J)
 
 
@@ -127,6 +128,15 @@ class VerticalGuarded(FeatureBased, Server[GuardedState]):
         after = {"survey_held_out", "evaluate_together"} if self.validation else {"survey_held_out"}
         calibrated = {"temper_together"} if self.validation and self.calibrate else set()
         return super().asks() | after | calibrated
+
+    def course(self) -> Course:
+        """The opening; in each round a batch and maybe the held-out rows; in the last one what these say in the end."""
+        scaling = sorted(self.scaling_tasks())
+        opening = (Turn("open"), Turn("take", *scaling, after=["open"]), Turn("survey_held_out", after=["take"]))
+        last = [task for task in ("temper_together", "evaluate_together") if task in self.asks()]
+        return Course(
+            opening, (self.pass_turn(_MOST_PASSES), *(Turn(task, rounds=1, after=["survey_held_out"]) for task in last))
+        )
 
     def replay(self) -> Replay | str:
         known = super().replay()

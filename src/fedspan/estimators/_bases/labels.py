@@ -17,6 +17,9 @@ from fedspan.estimators._bases.federated_estimator import ClientData
 ClassWeight: TypeAlias = str | Mapping[Any, float] | None
 
 
+_MOST_FRACTIONS = 20  # values that are not whole numbers may be classes up to this many, or a tenth of the rows
+
+
 def match_to_rows(given: ClientData, data: Mapping[str, Any], what: str) -> dict[str, Array]:
     """One array per client, in the order of the clients' ids."""
     by_name = name_clients(given)
@@ -51,6 +54,12 @@ def encode_labels(y: Mapping[str, Array], least: int = 2) -> tuple[list[Any], di
     classes = np.unique(np.concatenate([np.unique(labels) for labels in y.values()]))
     if len(classes) < least:
         raise InputError(f"At least {least} classes are needed over all clients, but the labels have {len(classes)}.")
+    n = sum(map(len, y.values()))
+    if classes.dtype.kind == "f" and len(classes) > max(_MOST_FRACTIONS, n // 10) and (classes % 1 != 0).any():
+        raise InputError(
+            f"The labels have {len(classes)} different values in {n} rows, and not all are whole numbers: they look "
+            "like measurements, not like classes. Use a regressor, or group them into classes."
+        )
     return classes.tolist(), {name: np.searchsorted(classes, labels) for name, labels in y.items()}
 
 
@@ -70,6 +79,10 @@ def weigh_classes(class_weight: ClassWeight, labels: list[Any], counts: Array) -
         return None
     if isinstance(class_weight, str):  # "balanced"
         return np.asarray(np.sum(counts) / (len(labels) * np.maximum(counts, 1)))
+    unknown = [label for label in class_weight if label not in labels]
+    if unknown:
+        known = ", ".join(map(repr, labels[:10]))
+        raise InputError(f"class_weight must be of known classes, but {unknown[0]!r} is not one. Known: {known}.")
     return np.array([float(class_weight.get(label, 1.0)) for label in labels])
 
 

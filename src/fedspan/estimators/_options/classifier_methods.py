@@ -89,7 +89,7 @@ class LossParameters:
     calibrate: bool = field(default=True, metadata=about("Whether to fit a temperature to the held-out rows (auto)."))
     cost_limit: float | None = field(
         default=None,
-        metadata=about("Minimise ‖ω‖² subject to a mean training loss of at most this (ssca).", example=0.3),
+        metadata=about("Minimise ‖ω‖² subject to a mean training loss of at most this (ssca).", above=0, example=0.3),
     )
 
 
