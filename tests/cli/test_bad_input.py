@@ -113,7 +113,7 @@ def _edit(world: Path, old: str, new: str) -> None:
         (no_such_column, ["client 'north'", "There is no column 'diagnosis'", "The table has age"]),
         (database, ["client 'base'", "postgresql://host/base needs exactly one table or one query, but none"]),
         (unknown_key, ["[job] has no key 'slover'. Did you mean 'solver'?\n"]),
-        (wrong_type, ["job.n_components must be an integer, but is '2'."]),
+        (wrong_type, ["job.n_components must be an integer of at least 1, a share", "but is '2'."]),
         (too_many_bits, ["job.bits must be an integer from 2 to 16 or 'auto', but is 99."]),
         (tol_out_of_range, ["job.tol must be a number from 0 to below 1, but is 1.5."]),
     ],

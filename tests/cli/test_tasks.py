@@ -222,7 +222,7 @@ def test_a_run_without_its_model_goes_on_to_the_same(jobs: Path, fedspan: Fedspa
         ("vertical-classifier", ["run.min_clients=2"], "run.min_clients is not for task 'vertical-classifier'"),
         (
             "vertical-classifier", ["job.method=fedavg"],
-            "job.method must be a known name, but is 'fedavg'. Known: sgd, sgdm, ssca.\n",
+            "job.method must be a known name, but is 'fedavg'. Known: auto, sgd, sgdm, ssca.\n",
         ),
         ("personalized", ["job.method=eign"], "job.method must be a known name, but is 'eign'. Did you mean 'eigen'?"),
         ("personalized", ["job.n_components=10"], "n_components must be at most the 9 features, but is 10."),

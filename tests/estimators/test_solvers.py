@@ -70,13 +70,16 @@ def test_auto_bits_reach_the_accuracy_asked_for_with_fewer_bytes(solver, tol):
     assert packed < (0.75 if tol == 1e-8 else 0.6) * plain
 
 
-def test_a_warm_start_takes_at_most_half_of_the_rounds(shared_data):
+def test_a_warm_start_takes_at_most_half_of_the_rounds_or_bytes(shared_data):
     X = shared_data("mnist")["X"][:6000].astype(float)
     cold = FederatedPCA(10, solver="krylov", random_state=0).fit(np.array_split(X[:5000], 5))
     X[:50] = X[5000:5050]  # 1 % of the rows
     again = FederatedPCA(10, solver="krylov", random_state=1).fit(np.array_split(X[:5000], 5))
+    narrow = FederatedPCA(10, solver="krylov", width=None, random_state=1).fit(np.array_split(X[:5000], 5))
     warm = FederatedPCA(10, solver="krylov", random_state=1).fit(np.array_split(X[:5000], 5), warm_start=cold)
-    assert warm.n_rounds_ <= again.n_rounds_ / 2
+    assert warm.n_rounds_ <= narrow.n_rounds_ / 2
+    both = [model.ledger_.bytes_up + model.ledger_.bytes_down for model in (warm, again)]
+    assert both[0] <= both[1] / 2  # of a wide cold start, which takes few rounds
     assert warm.converged_
     np.testing.assert_allclose(warm.explained_variance_, again.explained_variance_, rtol=1e-6)
 

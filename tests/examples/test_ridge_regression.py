@@ -44,4 +44,4 @@ def test_it_has_the_properties_of_every_algorithm(channel: str, tmp_path: Path) 
 @pytest.mark.parametrize("check", [False, True])
 def test_it_asks_what_it_says(check: bool) -> None:
     server = Ridge(check=check)
-    assert asks.tasks_asked(server, labelled(), rounds=2) == server.asks()
+    assert {heard.task for heard in asks.listen(server, labelled(), rounds=2)} == server.asks()

@@ -18,6 +18,7 @@ from fedspan.reports.format import format_count
 
 GIVES = {
     "data": "Parquet, Arrow and PostgreSQL clients, faster CSV",
+    "excel": "Excel files as clients",
     "privacy": "differential privacy, secure aggregation",
     "flare": "federations over a network (NVIDIA FLARE)",
     "deep": "deep GCCA, torch models as classifiers",

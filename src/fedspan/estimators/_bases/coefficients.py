@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.stats
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from fedspan._types import Array
 from fedspan.errors import InputError
@@ -117,14 +117,14 @@ def tabulate_coefficients(
     """The table of coefficients (R, len(names)). `degrees` of freedom for Student's t; infinite: a normal z."""
     if not 0 < level < 1:
         raise InputError(f"level must be between 0 and 1, such as 0.95, but is {level!r}.")
-    if np.isfinite(degrees):
-        law = scipy.stats.t(degrees) if degrees > 0 else scipy.stats.t(np.nan)
-    else:
-        law = scipy.stats.norm()
     with np.errstate(divide="ignore", invalid="ignore"):
         statistic = estimate / errors
-        p = 2 * law.sf(np.abs(statistic))
-        reach = law.ppf((1 + level) / 2) * errors
+        if np.isfinite(degrees):
+            known = degrees if degrees > 0 else np.nan
+            p, quantile = 2 * stdtr(known, -np.abs(statistic)), stdtrit(known, (1 + level) / 2)
+        else:
+            p, quantile = 2 * ndtr(-np.abs(statistic)), ndtri((1 + level) / 2)
+        reach = quantile * errors
     rows = [
         Coefficient(
             name,

@@ -10,14 +10,14 @@ h = 1 - 2θ₁θ₃/(3θ₂²): Q^h is then nearly normal for a sum Q of squares
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
+from scipy.special import fdtri, ndtri
 
 from fedspan._types import Array
 
 
 def limit_t2(k: int, n: float, confidence: float) -> float:
     """What T² of a new row of the same normal distribution exceeds with probability 1 - confidence."""
-    return float(k * (n**2 - 1) / (n * (n - k)) * stats.f.ppf(confidence, k, n - k))
+    return float(k * (n**2 - 1) / (n * (n - k)) * fdtri(k, n - k, confidence))
 
 
 def limit_spe(theta: Array, confidence: float) -> float:
@@ -26,7 +26,7 @@ def limit_spe(theta: Array, confidence: float) -> float:
     if not second > 0:
         return 0.0
     h = 1 - 2 * first * third / (3 * second**2)
-    c = np.sign(h) * stats.norm.ppf(confidence)
+    c = np.sign(h) * ndtri(confidence)
     inside = 1 + c * np.sqrt(2 * second * h**2) / first + second * h * (h - 1) / first**2
     return float(first * inside ** (1 / h))
 
