@@ -28,7 +28,7 @@ from fedspan.errors import FedspanError, InputError, ProtocolError
 from fedspan.secure import fixed, graph, keys, masking, packing, shamir
 from fedspan.secure import session as secure_session
 from fedspan.secure.masking import Party, Secure, stack_bytes, to_bytes
-from fedspan.secure.packing import read_widths
+from fedspan.secure.packing import read_exponents
 from fedspan.secure.session import SecureSession
 
 FIVE = ("a", "b", "c", "d", "e")
@@ -66,7 +66,7 @@ class World:
         party, arrays = self.parties[site], {**ask.arrays, **ask.privately.get(site, {})}
         if ask.task.startswith("@"):
             return party.answer(ask.task, arrays, place)
-        return party.find_sent(place) or party.mask(self.data[site], place, b"", read_widths(arrays))
+        return party.find_sent(place) or party.mask(self.data[site], place, b"", read_exponents(arrays))
 
     def ask(self, t: int, least: int, **more: Any) -> Replies:
         session = SecureSession(self, t, least, retries=0)
@@ -450,7 +450,7 @@ def count_in_sum(digest: Callable[[str, Arrays], bytes]) -> int:
     for bits, party in zip((8, 9), parties.values(), strict=True):
         party.answer("@roster", roster_of(publics), HERE)
         told = {"@rows x": np.zeros(2, np.int8), "@columns x": np.array([bits], np.int8)}
-        counts += party.mask({"x": np.ones((2, 1), int)}, HERE, digest("give", told), read_widths(told))["@counts"]
+        counts += party.mask({"x": np.ones((2, 1), int)}, HERE, digest("give", told), read_exponents(told))["@counts"]
     return int(counts[0, 0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +18,9 @@ from fedspan.errors import InputError, ProtocolError
 from fedspan.secure import packing
 from fedspan.secure.packing import (
     find_widths,
+    fit_widths,
     pack_lane,
-    read_widths,
+    read_exponents,
     resolve,
     shrink,
     tell_widths,
@@ -76,14 +78,14 @@ def test_widths_follow_from_rows_and_columns() -> None:
 )
 def test_widths_that_are_none_are_refused(arrays: Arrays) -> None:
     with pytest.raises(ProtocolError, match="widths must be small integers by row and by column"):
-        read_widths(arrays)
+        read_exponents(arrays)
 
 
 def test_what_is_told_of_widths_is_what_is_read() -> None:
     narrow = Narrow(np.zeros((2, 3), dtype=np.int64), exponents(1, 2), exponents(3, 4, 5))
     told = tell_widths({"Y": narrow})
     assert set(told) == {"@rows Y", "@columns Y"}  # and nothing of the prediction
-    np.testing.assert_array_equal(read_widths(told)["Y"], find_widths(narrow.rows, narrow.columns))
+    np.testing.assert_array_equal(find_widths(*read_exponents(told)["Y"]), find_widths(narrow.rows, narrow.columns))
 
 
 @given(st.integers(-(2**50), 2**50), st.integers(1, 40), st.data())
@@ -114,7 +116,7 @@ class NarrowRouter(Router):
         if ask.task.startswith("@"):
             return super()._reply(client, ask, place)
         party = self.parties[client]
-        return party.find_sent(place) or party.mask(self.data[client], place, b"", read_widths(ask.arrays))
+        return party.find_sent(place) or party.mask(self.data[client], place, b"", read_exponents(ask.arrays))
 
 
 def ask_narrow(data: Any, narrow: Narrow, t: int | None = None, place: tuple[int, int] = HERE) -> Any:
@@ -239,3 +241,19 @@ def test_a_sum_that_is_shown_does_not_ask_for_more_memory_than_its_bytes(
 ) -> None:
     with pytest.raises(ProtocolError, match=r"does not have the bytes|must be 4 bytes"):
         unshrink(packed, rows, columns)
+
+
+def test_many_exponents_ask_for_no_memory() -> None:
+    """A server can send a few thousand of them at little cost; as widths they would be a matrix of gigabytes."""
+    many = np.zeros(60_000, dtype=np.int8)
+    told = read_exponents({"@rows Y": many, "@columns Y": many})
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="the widths do not fit 'Y'"):
+            fit_widths(np.zeros((1, 6, 2), dtype=np.uint64), told["Y"], "Y")
+        assert tracemalloc.get_traced_memory()[1] < 10**6
+        small = find_widths(many[:1000], many[:1000])  # what it would take without the check, for a 3600th of them
+        assert tracemalloc.get_traced_memory()[1] > 10**6
+    finally:
+        tracemalloc.stop()
+    assert small.shape == (1000, 1000)

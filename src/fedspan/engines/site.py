@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from fedspan.engines.questions import QuestionCheck
 from fedspan.errors import FedspanError, ProtocolError
 from fedspan.privacy.guard import Admission, Guard
 from fedspan.secure.masking import Party, digest_request, split_request
-from fedspan.secure.packing import read_widths
+from fedspan.secure.packing import Exponents, read_exponents
 from fedspan.secure.witness import Witness, WitnessMemory
 
 
@@ -35,7 +35,7 @@ class Question(NamedTuple):
     wanted: tuple[str, ...] = ()  # the arrays that are to leave
     vault: Party | None = None  # masks them
     asked: bytes = b""  # a digest of the request
-    widths: Mapping[str, Array] = {}  # of arrays that leave with few bits
+    exponents: Exponents | None = None  # of arrays that leave with few bits
     admitted: Admission | None = None  # of a private run: it is written down and charged
     reply: Arrays | None = None
 
@@ -111,7 +111,7 @@ class Site:
         task = find_task(tasks_of(self.kind), message.task)
         if self.witness:
             may = self.witness.admit(task, arrays, place)
-            question = Question(message, may.arrays, task, may.wanted, asked=may.digest, widths=may.widths)
+            question = Question(message, may.arrays, task, may.wanted, asked=may.digest, exponents=may.exponents)
         else:
             question = self._check(message, arrays, task)
         if self.guard:
@@ -131,7 +131,7 @@ class Site:
         asked = digest_request(message.task, arrays)
         if self.questions:
             asked = self.questions.bind(asked)
-        return Question(message, plain, task, tuple(wanted), self.vault, asked, read_widths(arrays))
+        return Question(message, plain, task, tuple(wanted), self.vault, asked, read_exponents(arrays))
 
     def answer(self, question: Question, client: AnyClient | None) -> Message:
         """Do the task, check that only what it declares leaves, mask it, encode."""
@@ -177,10 +177,10 @@ class Site:
         place = (question.message.round, question.message.exchange)
         reply = {name: reply[name] for name in question.wanted}
         if question.vault:
-            reply = question.vault.mask(reply, place, question.asked, question.widths)
+            reply = question.vault.mask(reply, place, question.asked, question.exponents)
             odd = odd or question.vault.saturated
         elif self.witness:
-            reply = self.witness.release(reply, place, question.asked, question.widths)
+            reply = self.witness.release(reply, place, question.asked, question.exponents)
             odd = odd or self.witness.saturated
         if odd and self.on_not_finite:
             self.on_not_finite(task.name)

@@ -65,7 +65,7 @@ from fedspan.secure.keys import (
     unseal,
 )
 from fedspan.secure.opening import Groups, make_groups
-from fedspan.secure.packing import CHECK, check_sums, is_width, pack_lane
+from fedspan.secure.packing import CHECK, Exponents, check_sums, fit_widths, is_width, pack_lane
 from fedspan.secure.shamir import SECRET, SHARE, combine_shares, split_secret
 
 TAG = 16
@@ -351,18 +351,17 @@ class Party:
         _require(place > self.last, f"exchange {place} was masked already, or is over")
         return circle
 
-    def mask(
-        self, arrays: Arrays, place: Place, asked: bytes = b"", widths: Mapping[str, Array] | None = None
-    ) -> Arrays:
+    def mask(self, arrays: Arrays, place: Place, asked: bytes = b"", exponents: Exponents | None = None) -> Arrays:
         """y_i: each array as uint64 of shape (lanes, *shape), uniform to whoever does not know the masks.
 
         `asked` is a digest of the request: the masks of two clients cancel only if both were asked the same. Of arrays
-        with `widths` only so many low bits leave, as bytes, with check sums (packing.py).
+        with `exponents` only so many low bits leave, as bytes, with check sums (packing.py).
         """
         circle = self.check_ready(place)
         x = fixed.to_lanes(arrays, len(circle.names))
-        for name, bits in (widths or {}).items():
-            _require(name in x and x[name].shape == (1, *bits.shape), f"the widths do not fit {name!r}")
+        _require(set(exponents or {}) <= set(x), "there are widths for what does not leave")
+        widths = {name: fit_widths(x[name], given, name) for name, given in (exponents or {}).items()}
+        for name in widths:
             x[CHECK + name] = check_sums(x[name], place, name)
         x = _in_order(x)
         y = np.concatenate([lanes.reshape(-1) for lanes in x.values()])
@@ -373,7 +372,7 @@ class Party:
         if self.t < len(circle.names):
             y += stream(own_seed(self.root, circle.context, place), y.size, space)
         masked = _cut(y, x)
-        masked |= {name: pack_lane(masked[name], bits) for name, bits in (widths or {}).items()}
+        masked |= {name: pack_lane(masked[name], bits) for name, bits in widths.items()}
         self.last, self.sent, self.saturated = place, _Sent(place, asked, masked), fixed.has_saturated(x)
         return self.sent.arrays
 

@@ -32,6 +32,7 @@ from fedspan.secure.keys import stream
 
 ROWS, COLUMNS = "@rows ", "@columns "  # travel with a task: the exponents for the array of that name
 CHECK = "@check "  # travels with the sum: the check sums of the array of that name
+Exponents = Mapping[str, tuple[Array, Array]]  # of rows and of columns, by array
 WIDEST = 40  # bits; what needs more takes 64
 _PIECE = 1 << 15  # entries that are packed at a time, a multiple of 8
 _ROWS_OF_CHECK = 2
@@ -46,6 +47,14 @@ def find_widths(rows: Array, columns: Array) -> Array:
     return bits.astype(np.uint8)
 
 
+def fit_widths(lane: Array, exponents: tuple[Array, Array], name: str) -> Array:
+    """The widths for an array's lane (1, d, k), refused if they are for an array of another shape."""
+    rows, columns = exponents
+    if lane.shape != (1, len(rows), len(columns)):
+        raise ProtocolError(f"Secure aggregation refused: the widths do not fit {name!r}.")
+    return find_widths(rows, columns)
+
+
 def tell_widths(narrow: Mapping[str, Narrow]) -> dict[str, Array]:
     """What clients are told of narrow arrays."""
     told = {ROWS + name: one.rows.astype(np.int8) for name, one in narrow.items()}
@@ -53,7 +62,11 @@ def tell_widths(narrow: Mapping[str, Narrow]) -> dict[str, Array]:
 
 
 def read_exponents(arrays: Arrays) -> dict[str, tuple[Array, Array]]:
-    """The exponents of rows and columns for narrow arrays in a request."""
+    """The exponents of rows and columns for narrow arrays in a request.
+
+    They become widths only beside the array that they are for (`fit_widths`): a few thousand exponents, which anybody
+    can send, would make a matrix of gigabytes.
+    """
     out = {}
     for name in arrays:
         if name.startswith(ROWS):
@@ -62,11 +75,6 @@ def read_exponents(arrays: Arrays) -> dict[str, tuple[Array, Array]]:
                 raise ProtocolError("Secure aggregation refused: widths must be small integers by row and by column.")
             out[name.removeprefix(ROWS)] = (rows, columns)
     return out
-
-
-def read_widths(arrays: Arrays) -> dict[str, Array]:
-    """The widths of narrow arrays in a request."""
-    return {name: find_widths(*exponents) for name, exponents in read_exponents(arrays).items()}
 
 
 def is_width(name: str) -> bool:

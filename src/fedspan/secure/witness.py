@@ -42,7 +42,7 @@ from fedspan.secure.identity import Identity
 from fedspan.secure.keys import PrivateKey, new_key, purpose_key, seal, shared_secret, stream, unseal
 from fedspan.secure.masking import Place, digest_request, stack_bytes
 from fedspan.secure.opening import RunOpening
-from fedspan.secure.packing import CHECK, check_sums, find_widths, is_width, pack_lane, read_exponents
+from fedspan.secure.packing import CHECK, Exponents, check_sums, fit_widths, is_width, pack_lane, read_exponents
 from fedspan.secure.past import Exchanged, from_blob
 from fedspan.secure.replica import Heard, Replica, ReplicaMemory
 from fedspan.secure.tags import PRESENT, TAGS, from_halves, linear_tag, to_halves
@@ -101,7 +101,7 @@ class Admitted:
     arrays: Arrays
     wanted: tuple[str, ...]
     digest: bytes  # of all that was asked
-    widths: dict[str, Array]  # of arrays of which only the low bits leave
+    exponents: Exponents  # of arrays of which only the low bits leave
 
 
 @dataclass
@@ -240,14 +240,14 @@ class Witness:
                 _refuse_unless(task.public, f"{task.name!r} asks for every site's own reply")
             wanted = ask.want.names if isinstance(ask.want, Sum) else tuple(task.releases)
             plain = {name: x for name, x in question.items() if not is_width(name)}
-            return Admitted(plain, wanted, digest, _read_widths(ask, question))
+            return Admitted(plain, wanted, digest, _check_exponents(ask, question))
 
         return self._guarded(work)
 
     def _hear(self, task: str, question: Arrays, place: Place) -> tuple[Ask, bytes]:
         """Take a question as the next one; what is asked, and the digest of the question."""
         ask = self.replica.take(task, {name: x for name, x in question.items() if not is_width(name)}, place)
-        _read_widths(ask, question)
+        _check_exponents(ask, question)
         digest = digest_request(task, question)
         _refuse_unless(self.asked.note(self.h, digest), "another question was asked before, after the same exchanges")
         self._bind(place, digest if ask.to is None or ask.to == self.opening.clients else repr(ask.to).encode())
@@ -339,19 +339,19 @@ class Witness:
 
     # ------------------------------------------------------------------------------------------------ replies
 
-    def release(self, reply: Arrays, place: Place, question: bytes, widths: Arrays | None = None) -> Arrays:
+    def release(self, reply: Arrays, place: Place, question: bytes, exponents: Exponents | None = None) -> Arrays:
         """What leaves in reply to the question that was admitted: masked with its tag, or as it is if it is public."""
         ask = self.replica.ask
         assert ask is not None  # noqa: S101 - it was admitted
         if isinstance(ask.want, Sum):
-            out: Arrays = self._mask(reply, place, widths or {})
+            out: Arrays = self._mask(reply, place, exponents or {})
         else:
             out = reply
             self.said = {name: np.array(x) for name, x in reply.items()}
         self.sent = _Answered(place, question, out)
         return out
 
-    def _mask(self, reply: Arrays, place: Place, widths: Arrays) -> Arrays:
+    def _mask(self, reply: Arrays, place: Place, exponents: Exponents) -> Arrays:
         epoch, groups = self._current(), self.opening.groups
         _refuse_unless(bool(epoch.group), "no keys were agreed on in this epoch")
         lanes = fixed.to_lanes(reply, len(self.opening.clients))
@@ -362,8 +362,8 @@ class Witness:
         flat = _flatten(lanes, order)
         tag = linear_tag(purpose_key(epoch.group, "tag", _tell_layout(lanes, order), self.h), flat)
         lanes[TAGS] = to_halves(tag)
-        for name, bits in widths.items():
-            _refuse_unless(lanes[name].shape == (1, *bits.shape), f"the widths do not fit {name!r}")
+        widths = {name: fit_widths(lanes[name], given, name) for name, given in exponents.items()}
+        for name in widths:
             lanes[CHECK + name] = check_sums(lanes[name], place, name)
         y = np.concatenate([flat, *(lanes[name].reshape(-1) for name in list(lanes)[len(order) :])])
         space = bytearray(8 * y.size)
@@ -412,7 +412,7 @@ def _split_past(arrays: Arrays) -> tuple[dict[str, Array], list[Array]]:
     return question, [arrays[name] for name in names]
 
 
-def _read_widths(ask: Ask, question: Arrays) -> dict[str, Array]:
+def _check_exponents(ask: Ask, question: Arrays) -> Exponents:
     """In how many bits arrays are to leave; refused for arrays of which nothing is known, or of other shapes.
 
     Which widths they are is the server's choice: whatever they are, it sees low bits of the sum and no more.
@@ -423,7 +423,7 @@ def _read_widths(ask: Ask, question: Arrays) -> dict[str, Array]:
         shapes = None if known is None else (known.rows.shape, known.columns.shape)
         _refuse_unless((rows.shape, columns.shape) == shapes, f"the widths do not fit {name!r}")
     _refuse_unless(sum(map(is_width, question)) == 2 * len(exponents), "widths come without an array")
-    return {name: find_widths(rows, columns) for name, (rows, columns) in exponents.items()}
+    return exponents
 
 
 def _flatten(lanes: Arrays, order: list[str]) -> Array:
