@@ -177,7 +177,9 @@ def test_a_lossy_network_changes_nothing() -> None:
         run(algorithm, InProcess(data, faults=faults), rounds=40, seed=0, retries=9)
         for faults in (None, Faults(lose_request=0.1, lose_reply=0.1))
     ]
-    assert runs[0].state.Z.tobytes() == runs[1].state.Z.tobytes()
+    # The sums over those who are asked again are added up later, so the last bits may differ.
+    np.testing.assert_allclose(runs[1].state.Z, runs[0].state.Z, atol=1e-9)
+    assert runs[1].rounds == runs[0].rounds
 
 
 def test_the_server_keeps_a_bounded_basis() -> None:
