@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedspan.algorithms import FedAvg, FedSgd, Limit, Sampling, Ssca, Steps
+from fedspan.algorithms import FedAdam, FedAvg, FedSgd, Limit, Sampling, Scaffold, Ssca, Steps
 from fedspan.algorithms.learning._samples import LabelledRows
 from fedspan.algorithms.learning.torch import Problem, TorchModel, TorchRows, cross_entropy
 from fedspan.core.run import Result, run
@@ -70,6 +70,43 @@ def test_fedavg_is_the_weighted_mean_of_local_descents() -> None:
     np.testing.assert_allclose(result.state.v, v, atol=1e-12)
 
 
+def test_scaffold_is_its_listing() -> None:
+    """Algorithm 1 of the paper with option II, clients weighed by their rows."""
+    method = Scaffold(NET, batch=0, rounds=4, l2=0.01, rate=Steps(0.2, 0.0), steps=3, server=0.7)
+    omega = start_of(method)
+    c, own = np.zeros_like(omega), {name: np.zeros_like(omega) for name in dealt()}
+    for _ in range(4):
+        moved, changed = np.zeros_like(omega), np.zeros_like(omega)
+        for name, (X, y) in dealt().items():
+            w = omega
+            for _ in range(3):
+                w = w - 0.2 * (gradient(w, X, y, 0.01) - own[name] + c)
+            after = own[name] - c + (omega - w) / (3 * 0.2)
+            moved += len(y) / 90 * (w - omega)
+            changed += len(y) / 90 * (after - own[name])
+            own[name] = after
+        omega, c = omega + 0.7 * moved, c + changed
+    result = solve(method, dealt())
+    np.testing.assert_allclose(result.state.omega, omega, atol=1e-12)
+    np.testing.assert_allclose(result.state.v, c, atol=1e-12)
+
+
+def test_fedadam_is_its_listing() -> None:
+    method = FedAdam(NET, batch=0, rounds=4, l2=0.01, rate=Steps(0.2, 0.0), steps=3, server=0.05, tau=0.01)
+    omega = start_of(method)
+    m, v = np.zeros_like(omega), np.zeros_like(omega)
+    for _ in range(4):
+        change = np.zeros_like(omega)
+        for X, y in dealt().values():
+            w = omega
+            for _ in range(3):
+                w = w - 0.2 * gradient(w, X, y, 0.01)
+            change += len(y) / 90 * (w - omega)
+        m, v = 0.9 * m + 0.1 * change, 0.99 * v + 0.01 * change**2
+        omega = omega + 0.05 * m / (np.sqrt(v) + 0.01)
+    np.testing.assert_allclose(solve(method, dealt()).state.omega, omega, atol=1e-12)
+
+
 def test_one_local_step_with_full_batches_is_fedsgd() -> None:
     one, other = FedAvg(NET, batch=0, rounds=5, steps=1), FedSgd(NET, batch=0, rounds=5)
     np.testing.assert_allclose(solve(one, dealt()).state.omega, solve(other, dealt()).state.omega, atol=1e-12)
@@ -100,6 +137,10 @@ def test_more_local_steps_learn_more_in_a_round() -> None:
         (FedSgd, {"rate": Steps(0.0, 0.1)}, "learning rate must be above 0"),
         (FedSgd, {"rounds": 0}, "rounds must be at least 1"),
         (FedAvg, {"steps": 0}, "local steps, must be at least 1"),
+        (Scaffold, {"momentum": 0.5}, "SCAFFOLD has no momentum"),
+        (Scaffold, {"server": 0.0}, "the server's step, must be above 0"),
+        (FedAdam, {"tau": 0.0}, "FedAdam needs server and tau above 0"),
+        (FedAdam, {"momentum": 0.5}, "a momentum of its own, beta1"),
         (FedAvg, {"clip": 1.0}, "FedAvg cannot be combined with clip or private"),
         (FedAvg, {"private": Sampling(90, 5, 0.1)}, "FedAvg cannot be combined with clip or private"),
     ],

@@ -16,6 +16,7 @@ from fedspan.algorithms import (
     DeepMaxVar,
     DrSvd,
     Faps,
+    FedAdam,
     FedAvg,
     FedPower,
     FedSgd,
@@ -38,6 +39,7 @@ from fedspan.algorithms import (
     PersonalPaper,
     RegressionNewton,
     Sampling,
+    Scaffold,
     Ssca,
     SscaMomentum,
     Ssi,
@@ -192,9 +194,14 @@ TABLE: dict[str, Row] = {
     "fedsgd": Row(FedSgd(NET, batch=2, rounds=5, momentum=0.1), clients=labelled, angle=None),
     "fedavg": Row(FedAvg(NET, batch=2, rounds=5, steps=3), clients=labelled, angle=None),
     "fedavg scaled": Row(FedAvg(BIASED, batch=20, rounds=5, steps=3, standardize=True), clients=labelled, angle=None),
+    "scaffold": Row(Scaffold(NET, batch=2, rounds=5, steps=3), clients=labelled, angle=None),
+    "fedadam": Row(FedAdam(NET, batch=2, rounds=5, steps=3), clients=labelled, angle=None),
     "local ssca": Row(LocalSsca(BIASED, batch=20, rounds=5, steps=3, standardize=True), clients=labelled, angle=None),
     "local ssca corrected": Row(
         LocalSsca(NET, batch=20, rounds=5, steps=3, drift="correct"), clients=labelled, angle=None
+    ),
+    "local ssca beside a linear model": Row(
+        LocalSsca(BIASED, batch=20, rounds=5, steps=3, standardize=True, blend=2000), clients=labelled, angle=None
     ),
     "vertical guarded": Row(
         VerticalGuarded(BIASED, batch=20, rounds=5, every=2, standardize=True), clients=labelled_views, angle=None

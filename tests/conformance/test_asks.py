@@ -151,7 +151,9 @@ for kind in (alg.Ssca, alg.SscaMomentum, alg.FedSgd):
     case(kind(NET, batch=2, rounds=3, standardize=True, prior=KNOWN), labelled)
     case(kind(NET, batch=4, rounds=3, private=PRIVATE, standardize=True, prior=KNOWN), labelled)
 for standardize in BOTH:
-    case(alg.FedAvg(NET, batch=2, rounds=3, steps=2, standardize=standardize), labelled)
+    for kind in (alg.FedAvg, alg.Scaffold, alg.FedAdam):
+        case(kind(NET, batch=2, rounds=3, steps=2, standardize=standardize), labelled)
+    case(alg.LocalSsca(BIASED, batch=20, rounds=3, drift="average", blend=500, standardize=standardize), labelled)
 for drift, validation, calibrate in product(("average", "correct"), (0.0, 0.1), BOTH):
     server = alg.LocalSsca(NET, batch=20, rounds=3, steps=2, drift=drift, validation=validation, calibrate=calibrate)
     case(server, labelled)

@@ -72,6 +72,8 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
         "labelled",
         ("coef_",),
     ),
+    "classifier, small table": ("FederatedClassifier", {"batch_size": 2, "rounds": 4}, "labelled", ("coef_",)),
+    "classifier, linear": ("FederatedClassifier", {"hidden": 0}, "labelled", ("coef_", "covariance_")),
     "regressor": ("FederatedRegressor", {"loss": "poisson"}, "measured", ("coef_", "covariance_")),
     "vertical-classifier": (
         "VerticalFederatedClassifier",

@@ -1,7 +1,8 @@
-"""method="auto": tables as they are, the guard of held-out rows, and honest answers where nothing can be learned."""
+"""The default method: tables as they are, the guard of held-out rows, honest answers where nothing can be learned."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def deal(X: np.ndarray, y: np.ndarray, skewed: bool) -> tuple[list[np.ndarray], 
 @pytest.mark.parametrize(("load", "least"), [(load_wine, 0.92), (load_breast_cancer, 0.93), (load_digits, 0.93)])
 def test_raw_tables_are_learned_blind(load: Any, least: float, skewed: bool) -> None:
     X, y, Xt, yt = split(load)
-    model = FederatedClassifier(method="auto", rounds=300, random_state=0).fit(*deal(X, y, skewed))
+    model = FederatedClassifier(rounds=300, random_state=0).fit(*deal(X, y, skewed))
     assert model.converged_
     assert model.score(Xt, yt) > least - 0.03 * skewed
     assert log_loss(yt, model.predict_proba(Xt)) < 0.5
@@ -44,7 +45,7 @@ def test_raw_tables_are_learned_blind(load: Any, least: float, skewed: bool) -> 
 def test_raw_views_are_learned_blind(load: Any, least: float) -> None:
     X, y, Xt, yt = split(load)
     cuts = np.array_split(np.arange(X.shape[1]), 3)
-    model = VerticalFederatedClassifier(method="auto", random_state=0).fit([X[:, c] for c in cuts], y)
+    model = VerticalFederatedClassifier(random_state=0).fit([X[:, c] for c in cuts], y)
     assert model.converged_
     assert model.score([Xt[:, c] for c in cuts], yt) > least
     assert model.evaluation_.n == round(0.1 * len(y))
@@ -68,14 +69,14 @@ def test_labels_that_no_column_explains_are_told() -> None:
     Xs, ys = np.split(X, 4), np.split(y, 4)
     with pytest.warns(ConvergenceWarning, match="no better on held-out rows than the shares of the classes"):
         # Ten held-out rows of each client; what noise leaves of a gain is undone by a large step at once.
-        model = FederatedClassifier(method="auto", local_steps=50, rounds=40, random_state=0).fit(Xs, ys)
+        model = FederatedClassifier(local_steps=50, rounds=40, random_state=0).fit(Xs, ys)
     assert not model.converged_
 
 
 def test_a_run_that_could_go_on_does_not_say_that_it_is_done() -> None:
     X, y, _, _ = split(load_digits)
     with pytest.warns(ConvergenceWarning, match="could still fall after 2 rounds"):
-        model = FederatedClassifier(method="auto", rounds=2, random_state=0).fit(*deal(X, y, False))
+        model = FederatedClassifier(rounds=2, random_state=0).fit(*deal(X, y, False))
     assert not model.converged_
 
 
@@ -83,16 +84,14 @@ def test_one_row_per_client_and_a_huge_column_are_learned_from() -> None:
     rng = np.random.default_rng(3)
     y = np.arange(12) % 2
     X = np.stack([y * 1e12 + rng.normal(size=12), rng.normal(size=12)], axis=1)
-    model = FederatedClassifier(method="auto", hidden=4, rounds=60, random_state=0).fit(
-        list(X[:, None]), list(y[:, None])
-    )
+    model = FederatedClassifier(hidden=4, rounds=60, random_state=0).fit(list(X[:, None]), list(y[:, None]))
     assert model.score(X, y) > 0.8
     assert model.evaluation_ is None  # nobody can hold a row out
 
 
 def test_the_model_file_has_the_evaluation(tmp_path: Path) -> None:
     X, y, Xt, _ = split(load_wine)
-    model = FederatedClassifier(method="auto", hidden=8, random_state=0).fit(*deal(X, y, False))
+    model = FederatedClassifier(hidden=8, random_state=0).fit(*deal(X, y, False))
     model.save(tmp_path / "m.safetensors")
     back = FederatedClassifier.load(tmp_path / "m.safetensors")
     np.testing.assert_array_equal(back.predict_proba(Xt), model.predict_proba(Xt))
@@ -102,14 +101,17 @@ def test_the_model_file_has_the_evaluation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"cost_limit": 0.3}, "'auto' cannot do cost_limit"),
+        ({"hidden": 0, "cost_limit": 0.3}, "hidden=0, a linear model, cannot do cost_limit"),
+        ({"hidden": 0, "local_steps": 3}, "cannot do local_steps"),
+        ({"hidden": 0, "standardize": (0, 9)}, "hidden=0 finds the scaling of the columns itself"),
+        ({"hidden": "wide"}, "hidden must be an integer of at least 0 or 'auto', but is 'wide'"),
         ({"validation": 1.0}, "validation must be a number from 0 to below 1, but is 1.0"),
     ],
 )
 def test_what_it_cannot_do_is_refused(options: dict[str, Any], says: str) -> None:
     X, y, _, _ = split(load_wine)
     with pytest.raises(InputError, match=says):
-        FederatedClassifier(method="auto", **options).fit(*deal(X, y, False))
+        FederatedClassifier(**options).fit(*deal(X, y, False))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_what_it_cannot_do_is_refused(options: dict[str, Any], says: str) -> Non
 def test_labels_and_options_that_make_no_sense_are_refused(options: dict[str, Any], labels: Any, says: str) -> None:
     X = np.random.default_rng(0).normal(size=(60, 2))
     with pytest.raises(InputError, match=says):
-        FederatedClassifier(**{"method": "auto"} | options).fit([X[:30], X[30:]], [labels[:30], labels[30:]])
+        FederatedClassifier(**options).fit([X[:30], X[30:]], [labels[:30], labels[30:]])
 
 
 def test_held_out_rows_are_an_even_share_of_each_class() -> None:
@@ -140,7 +142,15 @@ def test_the_guard_goes_back_and_closes() -> None:
     assert (guard.loss, back) == (0.5, False)
     assert guard.best is one
     worse, back = judge(guard, zero, 5.0, 1e4)
-    assert (worse.rate, worse.cuts, back) == (0.1, 1, True)
+    assert (worse.rate, worse.cuts, worse.explosions, back) == (
+        0.1,
+        0,
+        1,
+        True,
+    )  # no sign that there is no more to gain
+    assert not replace(guard, cuts=5, explosions=11).closed
+    assert replace(guard, cuts=6).closed
+    assert replace(guard, explosions=12).closed
     assert judge(guard, zero, np.nan, 1e4)[1]
     for _ in range(3):
         guard, back = judge(guard, zero, 0.5, 1e4)

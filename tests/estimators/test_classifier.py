@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from fedspan import FederatedClassifier, InputError, Participation, VerticalFederatedClassifier
 from fedspan.algorithms import Ssca, Steps, VerticalSsca
 
-SMALL: dict[str, Any] = {"hidden": 6, "batch_size": 15, "rounds": 60, "random_state": 0}
+SMALL: dict[str, Any] = {"method": "ssca", "hidden": 6, "batch_size": 15, "rounds": 60, "random_state": 0}
 SHORT = SMALL | {"rounds": 12}  # where it does not matter how much is learned
 
 
@@ -37,10 +37,10 @@ def mean_loss(model: Any, X: Any, y: np.ndarray) -> float:
     return float(-np.log(model.predict_proba(X)[np.arange(len(y)), at]).mean())
 
 
-@pytest.mark.parametrize("method", ["ssca", "fedsgd", "fedsgdm", "fedavg"])
+@pytest.mark.parametrize("method", ["ssca", "fedsgd", "fedsgdm", "fedavg", "scaffold", "fedadam"])
 def test_every_method_learns(three: Any, method: str) -> None:
     X, y = people()
-    model = FederatedClassifier(method=method, **SMALL | {"rounds": 120}).fit(*three)
+    model = FederatedClassifier(**SMALL | {"rounds": 120, "method": method}).fit(*three)
     assert model.score(X, y) > LogisticRegression().fit(X, y).score(X, y) - 0.05
     np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1.0)
     assert model.classes_.tolist() == ["cat", "dog", "emu"]
@@ -112,7 +112,7 @@ def test_an_infeasible_limit_is_named_with_what_was_reached(three: Any) -> None:
 def test_a_limit_that_was_not_verified_is_not_claimed_to_hold(three: Any) -> None:
     as_printed = Ssca(paper=True, rho=Steps(0.3, 0.1), gamma=Steps(0.3, 0.1))
     with pytest.warns(ConvergenceWarning, match="not verified"):
-        model = FederatedClassifier(**SMALL | {"rounds": 20}, method=as_printed, cost_limit=5.0).fit(*three)
+        model = FederatedClassifier(**SMALL | {"rounds": 20, "method": as_printed}, cost_limit=5.0).fit(*three)
     assert not model.converged_
     assert model.verified_ == {}
 
@@ -199,9 +199,11 @@ def test_a_torch_module_is_a_model(three: Any, tmp_path: Path) -> None:
     [
         ({"method": "sca"}, "Did you mean 'ssca'"),
         ({"method": VerticalSsca()}, "VerticalSsca is for another kind of clients"),
-        ({"hidden": 0}, "hidden"),
+        ({"hidden": -1}, "hidden"),
+        ({"hidden": 0}, "hidden=0, a linear model, is for method='auto'"),
         ({"rounds": 0}, "rounds"),
         ({"batch_size": 2.5}, "batch_size"),
+        ({"method": "fedsgd", "strict": True}, "strict=True is for methods 'auto' and 'ssca'"),
         ({"method": "fedsgd", "cost_limit": 0.3}, "'fedsgd' cannot do cost_limit"),
         ({"method": "ssca", "local_steps": 3}, "'ssca' cannot do local_steps"),
         ({"class_weight": 3}, "class_weight"),
@@ -261,7 +263,7 @@ def views() -> tuple[dict[str, np.ndarray], np.ndarray]:
 @pytest.mark.parametrize("method", ["ssca", "sgd", "sgdm"])
 def test_features_that_are_spread_are_learned_from(method: str, tmp_path: Path) -> None:
     parts, y = views()
-    model = VerticalFederatedClassifier(method=method, **SMALL | {"rounds": 150}).fit(parts, y)
+    model = VerticalFederatedClassifier(**SMALL | {"rounds": 150, "method": method}).fit(parts, y)
     X = np.hstack(list(parts.values()))
     assert model.score(parts, y) > LogisticRegression().fit(X, y).score(X, y) - 0.05
     model.save(tmp_path / "m.safetensors")
@@ -295,4 +297,4 @@ def test_views_that_do_not_match_are_refused() -> None:
     with pytest.raises(InputError, match="The model was fitted on the views"):
         model.predict({"bank": parts["bank"]})
     with pytest.raises(InputError, match="another kind of clients"):
-        VerticalFederatedClassifier(**SHORT, method=Ssca()).fit(parts, y)
+        VerticalFederatedClassifier(**SHORT | {"method": Ssca()}).fit(parts, y)

@@ -31,10 +31,10 @@ SIGNATURES = {
     "lr=0.001, weight_decay=0.0, rounds=50, optimizer=None, alpha=inf, tol=0.0",
     "PersonalizedPCA": "n_components=2, *, method='auto', shrinkage='auto', center=True, scale=False, tol=1e-08, "
     "max_rounds=500, local_steps=None, step=None, clip=None, collect=True, participation=None",
-    "FederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, standardize=True, "
-    "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, limits=None, "
-    "class_weight=None, model=None, local_steps=None, participation=None",
-    "VerticalFederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, standardize=True, "
+    "FederatedClassifier": "*, method='auto', hidden='auto', batch_size=100, rounds=1000, standardize=True, "
+    "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, strict=False, "
+    "limits=None, class_weight=None, model=None, local_steps=None, participation=None",
+    "VerticalFederatedClassifier": "*, method='auto', hidden='auto', batch_size=100, rounds=1000, standardize=True, "
     "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, "
     "class_weight=None, exchange='sum'",
     "FederatedRegressor": "*, loss='squared', solver='auto', l2=0.0, standardize=True, intercept=True, epsilon=1.35, "

@@ -19,7 +19,7 @@ from fedspan.core.run import run
 from fedspan.engines import InProcess
 from fedspan.numerics.swish import Swish
 
-SMALL: dict[str, Any] = {"hidden": 6, "batch_size": 60, "rounds": 30, "random_state": 0}
+SMALL: dict[str, Any] = {"method": "ssca", "hidden": 6, "batch_size": 60, "rounds": 30, "random_state": 0}
 UNITS = np.array([1e12, 1.0, 1e-9, 30.0, 0.0])  # the last column is constant
 SHIFTS = np.array([3e12, 0.0, 5e-9, 4000.0, 7.0])
 
@@ -67,9 +67,9 @@ def test_views_are_scaled_as_rows_are() -> None:
 def test_raw_columns_are_learned_from_like_scaled_ones(secure: bool) -> None:
     X, y = birds()
     pooled = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y).score(X, y)
-    model = FederatedClassifier(**SMALL | {"rounds": 200}, method="ssca", secure=secure).fit(*dealt(X, y))
+    model = FederatedClassifier(**SMALL | {"rounds": 200}, secure=secure).fit(*dealt(X, y))
     assert model.score(X, y) > pooled - 0.03
-    vertical = VerticalFederatedClassifier(**SMALL | {"rounds": 200}, method="ssca", secure=secure).fit(in_views(X), y)
+    vertical = VerticalFederatedClassifier(**SMALL | {"rounds": 200}, secure=secure).fit(in_views(X), y)
     assert vertical.score(in_views(X), y) > pooled - 0.03
 
 

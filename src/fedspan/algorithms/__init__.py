@@ -6,7 +6,7 @@ from fedspan.algorithms.gcca.maxvar_krylov import MaxVarDavidson, MaxVarKrylov
 from fedspan.algorithms.learning import Limit, Sampling, Steps
 from fedspan.algorithms.learning.local_ssca import LocalSsca
 from fedspan.algorithms.learning.newton import LogisticNewton, RegressionNewton
-from fedspan.algorithms.learning.sgd import FedAvg, FedSgd, SscaMomentum
+from fedspan.algorithms.learning.sgd import FedAdam, FedAvg, FedSgd, Scaffold, SscaMomentum
 from fedspan.algorithms.learning.ssca import Ssca
 from fedspan.algorithms.learning.vertical import VerticalSgd, VerticalSsca
 from fedspan.algorithms.learning.vertical_guarded import VerticalGuarded
@@ -29,6 +29,7 @@ __all__ = [
     "DeepMaxVar",
     "DrSvd",
     "Faps",
+    "FedAdam",
     "FedAvg",
     "FedPower",
     "FedSgd",
@@ -53,6 +54,7 @@ __all__ = [
     "Prior",
     "RegressionNewton",
     "Sampling",
+    "Scaffold",
     "SpectralState",
     "Ssca",
     "SscaMomentum",

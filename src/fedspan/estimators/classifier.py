@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -12,17 +12,25 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
+from fedspan.algorithms import LogisticNewton
+from fedspan.algorithms.learning.inference import infer
+from fedspan.algorithms.learning.newton import LinearState
 from fedspan.algorithms.learning.torch import TorchModel, TorchRows
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
-from fedspan.data.clients import open_clients
+from fedspan.core.run import Result
+from fedspan.data.clients import Schema, open_clients
 from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
-from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions
-from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
+from fedspan.estimators._bases.coefficients import CoefficientTable, tabulate_coefficients
+from fedspan.estimators._bases.export import logistic_to_onnx
+from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions, name_coefficients
+from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier, warn_of_fit
 from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
 from fedspan.estimators._options.classifier_methods import (
+    BLEND,
     ROW_METHODS,
+    ChosenMethod,
     RowClassifierParameters,
     build_network,
     build_private_method,
@@ -30,23 +38,28 @@ from fedspan.estimators._options.classifier_methods import (
     name_limits,
     read_bounds,
 )
+from fedspan.estimators._options.linear_methods import choose_logistic
 from fedspan.estimators.launch import count_sharers, secure_from
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.estimators.prepare import prepare_rows
-from fedspan.numerics.swish import Swish
+from fedspan.numerics.swish import Swish, linear_proba, mean_proba
 from fedspan.privacy.request import RowDP
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FederatedClassifier(FittedClassifier, RowClassifierParameters):
-    """A classifier learned from samples that are spread over clients, by mini-batch SSCA or a baseline.
+    """A classifier learned from samples that are spread over clients, from tables as they are.
 
     Parameters:
-        method: The method, mini-batch SSCA or a baseline: "ssca", "fedsgd", "fedsgdm" (with momentum), "fedavg" (local
-            steps), "auto" (local iterations of SSCA that held-out rows guard: take it if you want a good model), or an
-            object of `fedspan.algorithms` with options that only this method has, for example
+        method: The method: one that needs no tuning, mini-batch SSCA, or a baseline. "auto" takes local iterations of
+            SSCA that held-out rows guard; with limits, privacy or a torch model it takes "ssca", the paper's method.
+            The baselines are "fedsgd", "fedsgdm" (with momentum), "fedavg" (local steps), "scaffold" and "fedadam". Or
+            an object of `fedspan.algorithms` with options that only this method has, for example
             `Ssca(tau=0.2, paper=True)`.
-        hidden: Cells of the hidden layer of the built-in network.
+        hidden: Cells of the hidden layer of the built-in network; 0: none, which is a linear model. Its coefficients
+            are those of all rows together (`summary()`). "auto": 128, and with method="auto" and fewer than 2000 rows
+            the mean of the network's probabilities and a linear model's, because small tables make networks too
+            certain.
         batch_size: Rows that are drawn in each round, by every client; one that has fewer takes all. None: all rows.
         rounds: How many rounds to run. With limits, the last few are exact ones that verify them.
         standardize: Whether to scale the columns by their means and deviations, over all clients and found by sums.
@@ -54,13 +67,15 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             (lower, upper) of public bounds, each a number or one for each column, from which the scaling is made: for
             private runs, which may not tell means. A torch model sees the rows as they are.
         intercept: Whether both layers of the network have intercepts. The paper's network has none.
-        l2: The weight λ of ‖ω‖² in the objective, where the loss is the objective; None: 1 / number of rows (auto), or
-            1e-5 (all others).
+        l2: The weight λ of ‖ω‖² in the objective, where the loss is the objective; None: 1 / number of rows (auto),
+            half of that for a linear model (C=1 of scikit-learn), or 1e-5 (all others).
         validation: The share of rows that is held out of training (auto), at every client: they guard the training and
             evaluate the model.
         early_stopping: Whether to stop when the held-out loss falls no more (auto): after six halvings of the step.
         calibrate: Whether to fit a temperature to the held-out rows (auto), so that probabilities mean what they say.
         cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this (ssca): U in (40) of the paper.
+        strict: Whether only a method with a proof of convergence will do (auto takes ssca). Its steps keep the paper's
+            conditions (4) and (6), as they do without strict unless an `Ssca(paper=True)` is given.
         limits: Limits on the mean losses of groups of rows: pairs (coefficients by group, bound), which mean
             Σ coefficient · (mean loss of the group) ≤ bound, for example ({"women": 1, "men": -1}, 0.02). The groups of
             the rows are given to `fit`.
@@ -69,12 +84,13 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             privacy it weighs by noised counts, for 1 % of the budget, and row_norm bounds the weighted gradient.
         model: A torch model in place of the built-in network: a torch.nn.Module, or a `TorchModel` with its own
             `Problem`.
-        local_steps: Local steps in each round (fedavg, auto); 10 if None.
+        local_steps: Local steps in each round (auto, fedavg, scaffold, fedadam); 10 if None.
         participation: How many clients take part in each round, as a `Participation`; None: all.
         privacy: The differential privacy to keep, or None to add no noise. In `RowDP(epsilon, delta, row_norm)` the
             row_norm is the largest norm of the gradient of one row's loss; longer ones are shortened. `batch_size` rows
             are then drawn on average, by secret draws that are accounted for; the number of all rows is a noised count,
-            for 1 % of the budget. For "ssca" and "fedsgd" without limits, with the built-in network.
+            for 1 % of the budget. For "ssca" (which "auto" then is) and "fedsgd" without limits, with the built-in
+            network.
         secure: Whether the server may see only sums over the clients: True, or `Secure(threshold=…)`.
         engine: Where the clients run; None runs all of them in this process.
         callback: A function that is called after each round; `info.estimate` is all parameters.
@@ -83,7 +99,9 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
 
     Attributes:
         classes_: In the order of the columns of `predict_proba`.
-        coef_: All parameters as one vector.
+        coef_: All parameters as one vector. With hidden=0 equation by equation, in the units of the columns, each with
+            its intercept last; `summary()` names them.
+        covariance_: Of `coef_`, for hidden=0; else empty, and also where the Hessian is too large to be sent.
         scaling_: How columns are scaled, as a `Scaling` (z = clip((x - mean)·slope, ±bound)); None: they are not.
         verified_: The left-hand side of every limit over all training rows, by its name.
         evaluation_: How the model does on held-out rows (auto), as an `Evaluation`: accuracy, loss, confusion matrix
@@ -98,7 +116,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         >>> from fedspan import FederatedClassifier
         >>> X = np.random.default_rng(0).normal(size=(200, 4))
         >>> y = np.where(X[:, 0] > 0, "yes", "no")
-        >>> model = FederatedClassifier(hidden=8, batch_size=20, rounds=60, random_state=0)
+        >>> model = FederatedClassifier(rounds=60, random_state=0)
         >>> model = model.fit([X[:120], X[120:]], [y[:120], y[120:]])
         >>> model.predict([[3.0, 0, 0, 0], [-3.0, 0, 0, 0]]).tolist()
         ['yes', 'no']
@@ -109,7 +127,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
     )
 
     task: ClassVar[str] = "classifier"
-    learned: ClassVar[tuple[str, ...]] = OF_CLASSIFIERS
+    learned: ClassVar[tuple[str, ...]] = (*OF_CLASSIFIERS, "covariance_")
 
     def fit(
         self,
@@ -151,9 +169,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         else:
             labels, codes = encode_labels(match_to_rows(ys, data, "labels"))
         network = self._make_network(labels)
-        extras = {} if self.local_steps is None else {"steps": self.local_steps}
-        prior = read_bounds(self.standardize, schema.n_features) if self.model is None else None
-        chosen = choose_method(self, ROW_METHODS, network, name_limits(self.limits, parts), extras, prior)
+        chosen = self._choose(network, labels, schema, parts)
         method, plan, secure = chosen.method, None, secure_from(self.secure)
 
         def label_all(weight: Mapping[str, Array]) -> dict[str, object]:
@@ -187,7 +203,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             method,
             rows,
             options,
-            why="as requested",
+            why=chosen.why,
             rounds=int(self.rounds),
             participation=self.participation,
             plan=plan,
@@ -196,8 +212,76 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         self._keep_columns(schema)
         self.n_samples_, self.n_clients_ = samples, len(data)
         self._keep_run(result)
-        self._learn(chosen, result, labels)
+        if isinstance(method, LogisticNewton):
+            self._learn_coefficients(method, result, labels)
+        else:
+            self._learn(chosen, result, labels)
         return self
+
+    def _choose(
+        self, network: Swish | TorchModel, labels: list[Any], schema: Schema, parts: Sequence[object]
+    ) -> ChosenMethod:
+        """The method that the parameters come to; what it cannot do is refused."""
+        if self._is_linear():
+            if self.privacy is not None:
+                raise InputError(
+                    "hidden=0, a linear model by Newton's method, cannot be private: no noise that hides a row would "
+                    "leave a usable step. Set hidden to 1 or more."
+                )
+            linear = choose_logistic(self, schema.n_features, len(labels), schema.rows)
+            return ChosenMethod(linear.method, (), linear.why)
+        return choose_method(
+            self,
+            ROW_METHODS,
+            network,
+            name_limits(self.limits, parts),
+            {} if self.local_steps is None else {"steps": self.local_steps},
+            read_bounds(self.standardize, schema.n_features) if self.model is None else None,
+            private=self.privacy is not None,
+            strict=bool(self.strict),
+            blend=BLEND if self.hidden == "auto" and self.participation is None else 0,
+        )
+
+    def _is_linear(self) -> bool:
+        return self.model is None and self.hidden == 0
+
+    def weigh_columns(self) -> Array:
+        """(P+1, L) of a linear model: the weight of each column in each class's output, the intercepts last."""
+        equations = self.coef_.reshape(-1, self.n_features_in_ + 1)
+        return np.concatenate([np.zeros((1, equations.shape[1])), equations]).T
+
+    def _learn_coefficients(self, method: LogisticNewton, result: Result[LinearState], labels: list[Any]) -> None:
+        """Keep what Newton's method found, and warn of what it could not."""
+        state, found = result.state, infer(method, result.state)
+        self.labels_, self.coef_, self.covariance_ = labels, found.estimate.ravel(), found.covariance
+        self.scaling_, self.evaluation_, self.verified_ = None, None, {}
+        if state.infinite:
+            warn_of_fit(
+                "Some coefficients have no finite optimum, because the columns separate the classes. They and their "
+                "standard errors mean nothing; set l2 above 0."
+            )
+        elif state.failed or not state.closed:
+            warn_of_fit(f"The optimum was not reached in {result.rounds} rounds; raise rounds, or set l2 above 0.")
+        self.converged_ = bool(state.closed and not state.failed and not state.infinite)
+
+    def summary(self, level: float = 0.95) -> CoefficientTable:
+        """Every coefficient of a linear model (hidden=0) with its standard error, p-value and confidence interval.
+
+        With two classes they are about the odds of the second one, else of each class against the first one.
+
+        Parameters:
+            level: Of the confidence intervals.
+        """
+        check_is_fitted(self)
+        if not self._is_linear():
+            raise InputError("Only a linear model has coefficients that mean something by themselves; set hidden=0.")
+        names = name_coefficients(self, intercept=True)
+        estimate = self.coef_.reshape(-1, len(names))
+        variances = np.diag(self.covariance_) if self.covariance_.size else np.full(estimate.size, np.nan)
+        errors = np.sqrt(variances).reshape(estimate.shape)
+        keep = len(names) if self.intercept else len(names) - 1
+        equations = [str(label) for label in self.labels_[1:]] if len(self.labels_) > 2 else [""]
+        return tabulate_coefficients(names[:keep], estimate[:, :keep], errors[:, :keep], np.inf, level, equations)
 
     def _make_network(self, labels: list[Any]) -> Swish | TorchModel:
         if self.model is None:
@@ -208,7 +292,12 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         """The probability of each class, (n, L)."""
         check_is_fitted(self)
         rows = prepare_rows(self, X, dtype=[np.float64, np.float32])
-        return self._make_network(self.labels_).proba(self.coef_, self._scale_rows(rows))
+        if self._is_linear():
+            return linear_proba(self.weigh_columns(), rows.astype(np.float64))
+        network = self._make_network(self.labels_)
+        if isinstance(network, TorchModel):
+            return network.proba(self.coef_, rows)
+        return mean_proba(network, self.coef_, self._scale_rows(rows))
 
     def predict(self, X: object) -> Array:
         """The most probable class of each row."""
@@ -218,6 +307,14 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         if self.model is not None:
             raise InputError("ONNX export is for the built-in network; use torch.onnx.export for a torch model.")
         return {"X": self.n_features_in_}
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as an ONNX graph of float64: X (n, d) → label, probabilities."""
+        check_is_fitted(self)
+        if self._is_linear():
+            logistic_to_onnx(self, self.weigh_columns(), path)
+        else:
+            super().to_onnx(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, model: object = None) -> Self:

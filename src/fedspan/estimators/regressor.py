@@ -10,7 +10,6 @@ from typing import ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import d2_tweedie_score, r2_score
 from sklearn.utils.validation import check_is_fitted
 
@@ -23,7 +22,7 @@ from fedspan.core.run import Result
 from fedspan.data.clients import open_clients
 from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
-from fedspan.estimators._bases.coefficients import INTERCEPT, CoefficientTable, tabulate_coefficients
+from fedspan.estimators._bases.coefficients import CoefficientTable, tabulate_coefficients
 from fedspan.estimators._bases.export import linear_to_onnx, linear_to_sklearn
 from fedspan.estimators._bases.federated_estimator import (
     OF_RUN,
@@ -31,11 +30,11 @@ from fedspan.estimators._bases.federated_estimator import (
     ClientData,
     FederatedEstimator,
     FitOptions,
-    get_feature_names,
+    name_coefficients,
 )
+from fedspan.estimators._bases.fitted_classifier import warn_of_fit
 from fedspan.estimators._bases.labels import match_to_rows
 from fedspan.estimators._options.linear_methods import ChosenRegression, RegressorParameters, choose_regression
-from fedspan.estimators.launch import warn_caller
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.estimators.prepare import prepare_rows
 
@@ -162,29 +161,24 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator, RegressorParameters
         self.residual_scale_ = found.residual_scale
         parameters = self.n_features_in_ + int(self.intercept)
         if state.infinite:
-            _warn_of_fit(
+            warn_of_fit(
                 "Some coefficients have no finite optimum: for some value of a column all counts are 0. They and their "
                 "standard errors mean nothing; set l2 above 0, or leave that column out."
             )
         elif found.rank < parameters and self.l2 == 0 and state.hessian.size:
-            _warn_of_fit(
+            warn_of_fit(
                 f"Only {found.rank} of {parameters} parameters can be told apart, because some columns are constant or "
                 "depend on others (or there are too few rows). The coefficients are those of least norm, and what is "
                 "not determined has no standard error; set l2 above 0, or leave such columns out."
             )
         if state.failed:
-            _warn_of_fit(
+            warn_of_fit(
                 f"The loss could not be made smaller in round {result.rounds}, before tol was reached. The best "
                 "coefficients are kept; set l2 above 0, or another loss."
             )
         elif not state.closed:
-            _warn_of_fit(f"The optimum was not reached in {result.rounds} rounds; raise max_rounds.")
+            warn_of_fit(f"The optimum was not reached in {result.rounds} rounds; raise max_rounds.")
         self.converged_ = bool(state.closed and not state.failed and not state.infinite)
-
-    def _name_coefficients(self) -> list[str]:
-        names = get_feature_names(self)
-        columns = [f"x{j}" for j in range(self.n_features_in_)] if names is None else [str(name) for name in names]
-        return [*columns, INTERCEPT] if self.intercept else columns
 
     def summary(self, level: float = 0.95) -> CoefficientTable:
         """Every coefficient with its standard error, p-value and confidence interval: `print(model.summary())`.
@@ -193,7 +187,7 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator, RegressorParameters
             level: Of the confidence intervals.
         """
         check_is_fitted(self)
-        names = self._name_coefficients()
+        names = name_coefficients(self, intercept=bool(self.intercept))
         estimate = np.append(self.coef_, self.intercept_)[None, : len(names)]
         variances = np.diag(self.covariance_) if self.covariance_.size else np.full(self.n_features_in_ + 1, np.nan)
         errors = np.sqrt(variances)[None, : len(names)]
@@ -270,7 +264,3 @@ def _join(source: object, y: Array, weight: Array | None) -> object:
 
 def _open_joined(source: Callable[[], object], y: Array, weight: Array | None) -> object:
     return (source(), y, weight)
-
-
-def _warn_of_fit(text: str) -> None:
-    warn_caller(text, ConvergenceWarning)

@@ -35,10 +35,11 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
     """A classifier of rows whose features are spread over clients. All clients know the labels, as in the paper.
 
     Parameters:
-        method: The method, mini-batch SSCA or a baseline: "ssca", "sgd", "sgdm" (with momentum), "auto"
-            (SSCA as momentum SGD, guarded by held-out rows: take it if you want a good model), or an object of
-            `fedspan.algorithms` with its own options.
-        hidden: Cells of the hidden layer of the built-in network.
+        method: The method: one that needs no tuning, mini-batch SSCA, or a baseline. "auto" takes SSCA as momentum SGD,
+            guarded by held-out rows; with a cost_limit it takes "ssca", the paper's method. The baselines are "sgd" and
+            "sgdm" (with momentum). Or an object of `fedspan.algorithms` with its own options.
+        hidden: Cells of the hidden layer of the built-in network; 0: none, which is a linear model. Views need at least
+            one cell. "auto": 128.
         batch_size: Rows that are drawn in each round, by the server and by their numbers; None: all rows.
         rounds: How many rounds to run. With a cost_limit, the last few are exact ones that verify it.
         standardize: Whether to scale the columns by their means and deviations. Values are cut at five deviations. The
@@ -103,7 +104,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
             chosen.method,
             given,
             options,
-            why="as requested",
+            why=chosen.why,
             rounds=int(self.rounds),
             facts={"features": sum(widths.values()), "classes": len(labels)},
         )

@@ -85,7 +85,13 @@ class JobTask:
 
 
 _BOTH = ("privacy", "secure")
-_LOSS = {"cost": "cost", "‖ω‖²": "norm2", "constraint": "constraint_1", "slack": "slack_1"}
+_LOSS = {
+    "cost": "cost",
+    "held-out loss": "held_out_loss",
+    "‖ω‖²": "norm2",
+    "constraint": "constraint_1",
+    "slack": "slack_1",
+}
 TASKS: dict[str, JobTask] = {
     "pca": JobTask(FederatedPCA, "solver", {"objective": "objective"}, protected_by=_BOTH),
     "svd": JobTask(FederatedSVD, "solver", {"objective": "objective"}, protected_by=_BOTH),

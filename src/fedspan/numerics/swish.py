@@ -51,6 +51,30 @@ class Swish:
         return softmax(multiply(S.astype(np.float64, copy=False), W0))
 
 
+def join_models(omega: Array, W: Array) -> Array:
+    """One vector with a network's ω and the W (P+1, L) of a linear model beside it, whose last row are intercepts."""
+    return np.concatenate([omega, W.ravel()])
+
+
+def split_models(net: Swish, both: Array, features: int) -> tuple[Array, Array | None]:
+    """ω, and the W of the linear model beside the network, if there is one."""
+    size = net.size(features)
+    omega, rest = both[:size], both[size:]
+    return omega, rest.reshape(features + 1, net.classes) if len(rest) else None
+
+
+def mean_proba(net: Swish, both: Array, X: HeldMatrix) -> Array:
+    """The mean of both models' Q, or Q of the network if there is no other; (n, L)."""
+    omega, W = split_models(net, both, X.shape[1])
+    Q = net.proba(omega, X)
+    return Q if W is None else (Q + linear_proba(W, X)) / 2
+
+
+def linear_proba(W: Array, X: HeldMatrix) -> Array:
+    """Q of a linear model, (n, L)."""
+    return softmax(multiply(to_floats(X), W).astype(np.float64, copy=False))
+
+
 def to_floats(X: HeldMatrix) -> HeldMatrix:
     """The rows as floating-point numbers: float32 stays, everything else becomes float64; sparse rows stay sparse."""
     dtype = np.float32 if X.dtype == np.float32 else np.float64

@@ -9,15 +9,48 @@ from typing import Protocol
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
 from fedspan.reports._section import Metrics, RowsModel, Section, ShownRows, last_metrics, list_sizes, render_course
-from fedspan.reports.format import format_count, format_number
+from fedspan.reports.format import escape, format_count, format_number
+from fedspan.reports.models.regression_section import ShownCoefficients, render_coefficients
 from fedspan.reports.page import render_charts, render_table
 
 _CLASSES = 10  # names of classes in the summary
 _MOST_VIEWS = 50  # rows of the table of views
+_SHOWN_CLASSES = 100  # rows of the table of classes
 _LIMITS = 9  # limits whose course is looked for
 _SLACK = 1e-9  # below this a slack is rounding error
 _FIGURES = {"cost": "cost", "norm2": "‖ω‖²", "constraint_1": "constraint (≤ 0)", "slack_1": "slack"}
 _COST = (("cost", "Cost (mean loss of the round's batches)"),)
+
+
+class ShownEvaluation(Protocol):
+    """What the report reads of an `Evaluation` on held-out rows."""
+
+    @property
+    def n(self) -> float: ...
+
+    @property
+    def loss(self) -> float: ...
+
+    @property
+    def accuracy(self) -> float: ...
+
+    @property
+    def confusion(self) -> Array: ...
+
+    @property
+    def curve(self) -> Array: ...
+
+    @property
+    def recall(self) -> Array: ...
+
+    @property
+    def precision(self) -> Array: ...
+
+    @property
+    def calibration_error(self) -> float: ...
+
+    @property
+    def alone(self) -> tuple[float, float] | None: ...
 
 
 class LearnedModel(RowsModel, Protocol):
@@ -26,7 +59,18 @@ class LearnedModel(RowsModel, Protocol):
     labels_: Sequence[object]
     coef_: Array
     verified_: Mapping[str, float]  # limit → its value over all training rows
+    evaluation_: ShownEvaluation | None
     cost_limit: float | None
+
+
+class RowsLearned(LearnedModel, Protocol):
+    """A classifier whose clients hold rows."""
+
+    hidden: int | str
+    model: object
+    covariance_: Array
+
+    def summary(self, level: float = ...) -> ShownCoefficients: ...
 
 
 class VerticalModel(LearnedModel, Protocol):
@@ -61,10 +105,18 @@ def _list_learned_figures(model: LearnedModel, last: Metrics) -> dict[str, str]:
     figures = {words: format_number(value, 4) for words, value in known.items()}
     if known.get("slack", 1.0) < _SLACK:
         figures["slack"] = "0"
+    seen = model.evaluation_
+    if seen is not None:
+        figures |= {"accuracy (held-out rows)": format_number(seen.accuracy, 4)}
+        figures |= {"log-loss (held-out rows)": format_number(seen.loss, 4)}
     return figures | {"parameters": f"{len(model.coef_):,}"}
 
 
 def _describe_learned_outcome(model: LearnedModel, last: Metrics) -> str:
+    if model.evaluation_ is not None:
+        return "held-out rows stopped it" if model.converged_ else "held-out rows did not stop it, or are no better"
+    if "decrement" in last:
+        return "converged" if model.converged_ else "no finite optimum was reached"
     if model.converged_:
         return "all limits hold" if model.verified_ else "stopped at the round limit"
     if model.cost_limit is not None:
@@ -89,7 +141,58 @@ def _render_learned(model: LearnedModel, ledger: Ledger, rows: ShownRows) -> str
         charts.append(render_course(ledger, curves, caption, 0.0))
         charts.append(render_course(ledger, {"multiplier": f"multiplier_{m}"}, f"{name}: multiplier, by round"))
     drawn = render_charts(charts)
-    return (f"<h2>The model</h2>{drawn}" if drawn else "") + _render_limits(model, last_metrics(ledger))
+    shown = f"<h2>The model</h2>{drawn}" if drawn else ""
+    return shown + _render_limits(model, last_metrics(ledger)) + _render_evaluation(model)
+
+
+def _render_evaluation(model: LearnedModel) -> str:
+    """What held-out rows say: class by class, and how far probabilities can be trusted."""
+    seen = model.evaluation_
+    if seen is None:
+        return ""
+    says = (
+        f"From {seen.n:,.0f} rows that all clients together held out of training, as sums: {100 * seen.accuracy:.1f} % "
+        f"are predicted rightly, and the mean log-loss is {seen.loss:.3f}."
+    )
+    if seen.alone is not None:
+        right, loss = seen.alone
+        says += (
+            f" If each client used a linear model of its own rows alone instead, these would be {100 * right:.1f} % "
+            f"and {loss:.3f}."
+        )
+        if loss <= seen.loss:
+            says += " So learning together has not helped here: the clients may be too unlike each other for one model."
+    names = [str(label) for label in model.labels_]
+    classes = [
+        [name, f"{rows.sum():,.0f}", format_number(recall, 3), format_number(precision, 3)]
+        for name, rows, recall, precision in zip(
+            names[:_SHOWN_CLASSES], seen.confusion, seen.recall, seen.precision, strict=False
+        )
+    ]
+    html = f"<h2>Held-out rows</h2><p>{escape(says)}</p>"
+    html += render_table(["class", "rows", "found (recall)", "right (precision)"], classes, numbers={1, 2, 3})
+    if len(names) <= _CLASSES:
+        counts = [[name, *(f"{n:,.0f}" for n in row)] for name, row in zip(names, seen.confusion, strict=True)]
+        html += "<h3>Confusion matrix: rows by their class, and by the predicted class</h3>"
+        html += render_table(["class", *names], counts, numbers=set(range(1, len(names) + 1)))
+    bins = [
+        [f"{100 * sure / n:.1f} %", f"{100 * right / n:.1f} %", f"{n:,.0f}"] for n, sure, right in seen.curve if n > 0
+    ]
+    html += (
+        "<h3>Calibration: how sure the model is of its predictions, and how often these are right</h3>"
+        f"<p>The mean distance is {100 * seen.calibration_error:.1f} %.</p>"
+    )
+    return html + render_table(["how sure", "how often right", "rows"], bins, numbers={0, 1, 2})
+
+
+def _render_rows(model: RowsLearned, ledger: Ledger, rows: ShownRows) -> str:
+    if model.hidden != 0 or model.model is not None:
+        return _render_learned(model, ledger, rows)
+    return render_coefficients(
+        model.summary(),
+        "Standard errors are model-based. With a penalty (l2) they are those of "
+        "the penalised estimate, whose bias is not in them.",
+    )
 
 
 def _render_limits(model: LearnedModel, last: Metrics) -> str:
@@ -113,12 +216,12 @@ def _render_vertical(model: VerticalModel, ledger: Ledger, rows: ShownRows) -> s
     return f"{_render_learned(model, ledger, rows)}<h2>Views</h2>{table}"
 
 
-CLASSIFIER: Section[LearnedModel] = Section(
+CLASSIFIER: Section[RowsLearned] = Section(
     "Federated classifier",
     _summarize_rows,
     list_sizes,
     _list_learned_figures,
-    _render_learned,
+    _render_rows,
     _describe_learned_outcome,
     _get_no_tol,
     _COST,

@@ -137,6 +137,13 @@ class Sampling:
     spent: float = 0.0
 
 
+@dataclass(frozen=True)
+class LocalMemory(RowsMemory):
+    """What a client that corrects its steps remembers: the scaling of its columns, and c_i; None: not known yet."""
+
+    control: Array | None = None  # (d,)
+
+
 class Sums(NamedTuple):
     """What one gathering gives: the rows that each part stands for, mean losses, mean gradients; finite or not."""
 
@@ -229,13 +236,14 @@ class LabelledRows:
         """The rows `at` as they are."""
         return to_floats(self.X[at])
 
-    def _scale(self, at: Array | slice) -> HeldMatrix:
+    def scale(self, at: Array | slice) -> HeldMatrix:
+        """The rows `at` as the network takes them."""
         X = self.take(at)
         return X if self.scaling is None else self.scaling.apply(X)
 
     def _evaluate(self, omega: Array, at: Array | slice) -> tuple[Array, Array, Array, Array, Array]:
         """X, then the four results of `losses_and_slopes` (losses, E, S, D), of the rows `at`."""
-        X, (W0, W1) = self._scale(at), self.net.split(omega)
+        X, (W0, W1) = self.scale(at), self.net.split(omega)
         weight = None if self.weight is None else self.weight[at]
         return X, *losses_and_slopes(multiply(X, W1), W0, self.y[at], weight)
 
@@ -252,7 +260,7 @@ class LabelledRows:
     def outputs(self, omega: Array, at: Array | slice) -> Array:
         """What the network puts out for the rows `at`, before the softmax; (n, L)."""
         W0, W1 = self.net.split(omega)
-        S, _ = swish(multiply(self._scale(at), W1))
+        S, _ = swish(multiply(self.scale(at), W1))
         return multiply(S, W0)
 
     def losses(self, omega: Array, at: Array | slice) -> Array:

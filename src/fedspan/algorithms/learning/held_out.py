@@ -39,10 +39,31 @@ class Evaluation:
     loss: float  # mean
     confusion: Array  # (L, L) rows by their class, and by the predicted class
     curve: Array  # (BINS, 3) by probability of the predicted class: rows, Σ probability, how many were right
+    alone: tuple[float, float] | None = None  # accuracy and mean loss if every client asked its own linear model
 
     @property
     def accuracy(self) -> float:
         return float(np.trace(self.confusion) / max(self.confusion.sum(), 1))
+
+    @property
+    def recall(self) -> Array:
+        """(L,) of the rows of each class, the share that is predicted rightly; NaN where none was held out."""
+        return _divide(np.diag(self.confusion), self.confusion.sum(axis=1))
+
+    @property
+    def precision(self) -> Array:
+        """(L,) of the rows for which each class is predicted, the share that has it; NaN where there is none."""
+        return _divide(np.diag(self.confusion), self.confusion.sum(axis=0))
+
+    @property
+    def calibration_error(self) -> float:
+        """The mean distance between how sure the model is and how often it is right, over the bins of the curve."""
+        rows, sure, right = self.curve.T
+        return float(np.abs(sure - right).sum() / max(rows.sum(), 1))
+
+
+def _divide(parts: Array, wholes: Array) -> Array:
+    return np.where(wholes > 0, parts / np.maximum(wholes, 1), np.nan)
 
 
 def measure_outputs(outputs: Array, y: Array, weight: Array | None) -> dict[str, Array]:

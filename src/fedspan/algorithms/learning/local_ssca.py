@@ -19,12 +19,17 @@ The second is for clients whose rows are unlike each other: then local steps lea
 first and changes to the second if Σ a_i‖δ_i‖² / ‖Σ a_i δ_i‖² of the first round is above `DRIFT` (1: all go the same
 way).
 
+blend: for tables of fewer rows than that, a logistic regression is found beside the network, from the same scaled rows
+by L-BFGS on sums, one step in each round; the model is then the mean of both models' probabilities, unless held-out
+rows clearly say that the network alone is better.
+
 Each answer also has the loss of the held-out rows at the ω that was asked about, so the guard (training_guard.py) costs
 no exchange of its own. In the end a temperature of at least 1 is fitted to the held-out rows (`calibrate`), and sums
 over them evaluate the model.
 
 What the server sees: sums over the clients, of their numbers of rows and of rows of each class, weighted by n_i of ω, v
-or c_i and of losses; of ‖δ_i‖²; and of the losses, the confusion matrix and the calibration curve of held-out rows.
+or c_i and of losses; of ‖δ_i‖²; of the linear model's losses and their gradients; and of the losses, the confusion
+matrix and the calibration curve of held-out rows.
 
 What differs from the paper: local steps, the guard, held-out rows. No theorem covers them; Ssca has the paper's.
 """
@@ -40,6 +45,7 @@ from fedspan._types import Array, Arrays
 from fedspan.algorithms.learning._samples import (
     DEFAULT_NET,
     LabelledRows,
+    LocalMemory,
     Opening,
     SampleBased,
     SampleClient,
@@ -49,25 +55,29 @@ from fedspan.algorithms.learning._samples import (
     mark_finite,
 )
 from fedspan.algorithms.learning.held_out import Evaluation, deal_rows, measure_outputs, temper_rows
-from fedspan.algorithms.learning.scaling import EarlierModel, RowsMemory
-from fedspan.algorithms.learning.training_guard import SPREAD, HeldOutGuard, choose_temperature, cut, judge, prior_loss
+from fedspan.algorithms.learning.newton import LinearClient, LinearState, LogisticNewton, Standard, to_columns
+from fedspan.algorithms.learning.scaling import EarlierModel, RowsMemory, Scaling, find_factor
+from fedspan.algorithms.learning.training_guard import (
+    SPREAD,
+    HeldOutGuard,
+    choose_temperature,
+    judge,
+    prior_loss,
+    shorten,
+)
 from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Server, Sum, Turn, complete, task
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
-from fedspan.numerics.swish import Swish
+from fedspan.numerics.swish import Swish, join_models, linear_proba, softmax
 
 DRIFT = 2.0  # on MNIST and digits 1.1 to 1.2 if rows were dealt at random, 4 to 5 in two shards; two classes apart: 2.3
 _TURN, _OUTER = 0.8, 0.8  # momentum of corrected local steps, and of the server's
+_TOL_BESIDE = 1e-10  # of the linear model beside the network
+_CLEAR = 2.0  # nats over all held-out rows: evidence of 7 to 1 that the network alone is better
+_TOL_ALONE, _STEPS_ALONE = 1e-8, 40  # of a linear model that a client finds by itself
 _LARGE_LOSS = 1e6  # stands for a loss that is not finite
 _STEP_NUMBERS = ("rate", "momentum", "l2", "steps")
-
-
-@dataclass(frozen=True)
-class LocalMemory(RowsMemory):
-    """What a client remembers: the scaling of its columns, and c_i; None: not known yet."""
-
-    control: Array | None = None  # (d,)
 
 
 class LocalSscaClient(SampleClient):
@@ -90,6 +100,7 @@ class LocalSscaClient(SampleClient):
             raise InputError("Held-out rows need the built-in network; use method 'ssca' for a torch model.")
         self.labelled = self.rows
         self.train, self.held = deal_rows(self.labelled.y, validation)
+        self.beside: LinearClient | None = None
 
     def init(self) -> LocalMemory:
         return LocalMemory()
@@ -163,6 +174,23 @@ class LocalSscaClient(SampleClient):
         after = state if int(sent["bad"]) else replace(state, control=mean)
         return after, {"n": np.array(n), "held": held, **sent}
 
+    def _open_beside(self, state: RowsMemory) -> LinearClient:
+        """The client of the linear model: the rows to train on, as the network takes them."""
+        if self.beside is None:
+            rows, at = self.labelled, self.train
+            rows.use(state.scaling)
+            weight = None if rows.weight is None else rows.weight[at]
+            self.beside = LinearClient((rows.scale(at), rows.y[at], weight), "logistic", rows.net.classes)
+        return self.beside
+
+    @task(
+        releases={"loss": None, "grad": None, "bad": None},
+        shows="the loss of a linear model and its gradient, summed over its rows",
+    )
+    def slope_beside(self, state: LocalMemory, arrays: Arrays, rng: Streams) -> tuple[LocalMemory, Arrays]:
+        """Σ f and Σ ∇f of the linear model beside the network."""
+        return state, self._open_beside(state).slope(None, _ask_beside(arrays["theta"], state.scaling), rng)[1]
+
     @task(releases={"held": None}, shows="the loss summed over the rows that it holds out")
     def look_at_held_out(self, state: LocalMemory, arrays: Arrays, rng: Streams) -> tuple[LocalMemory, Arrays]:
         """Σ loss over the held-out rows."""
@@ -180,13 +208,50 @@ class LocalSscaClient(SampleClient):
         return state, {"losses": losses, "wrong": wrong}
 
     @task(
-        releases=dict.fromkeys(("n", "loss", "confusion", "curve")),
-        shows="how the model does on the rows that it holds out: loss, confusion matrix and calibration curve, summed",
+        releases={"network": None, "both": None},
+        shows="the loss summed over the rows that it holds out, of the network and of its mean with the linear model",
+    )
+    def compare_models(self, state: LocalMemory, arrays: Arrays, rng: Streams) -> tuple[LocalMemory, Arrays]:
+        """Σ loss over the held-out rows, without the linear model and with it."""
+        outputs, y, weight = self._compute_outputs(state, arrays["omega"])
+        both = self._add_beside(outputs, arrays["beside"])
+        network, mean = (measure_outputs(each, y, weight)["loss"] for each in (outputs, both))
+        return state, {"network": network, "both": mean}
+
+    def _add_beside(self, outputs: Array, W: Array) -> Array:
+        """The logarithms of the mean of both models' probabilities for the held-out rows."""
+        Q = (softmax(outputs) + linear_proba(W, self.labelled.scale(self.held))) / 2
+        return np.asarray(np.log(np.maximum(Q, 1e-300)))
+
+    @task(
+        releases=dict.fromkeys(("n", "loss", "confusion", "curve", "alone")),
+        shows="how the model does on the rows that it holds out: loss, confusion matrix and calibration curve, summed; "
+        "and how many of them a linear model of its own rows alone gets right, with its loss",
     )
     def evaluate(self, state: LocalMemory, arrays: Arrays, rng: Streams) -> tuple[LocalMemory, Arrays]:
         """The held-out rows by their class, the predicted class, and the probability of it."""
         outputs, y, weight = self._compute_outputs(state, arrays["omega"])
-        return state, measure_outputs(outputs, y, weight)
+        if "beside" in arrays:
+            outputs = self._add_beside(outputs, arrays["beside"])
+        return state, {**measure_outputs(outputs, y, weight), "alone": self._measure_alone(state, y, weight, rng)}
+
+    def _measure_alone(self, state: RowsMemory, y: Array, weight: Array | None, rng: Streams) -> Array:
+        """How many held-out rows a linear model of this client's other rows gets right, and Σ of its losses."""
+        if not len(y):
+            return np.zeros(2)
+        twin, L = self._open_beside(state), self.labelled.net.classes
+        by_class = np.bincount(twin.y, twin.weight, minlength=L).astype(np.float64)
+        server = LogisticNewton(classes=L, l2=0.5 / twin.n, tol=_TOL_ALONE, solver="lbfgs")
+        linear = server.begin(_standardise(server, twin.features, state.scaling, by_class))
+        for _ in range(_STEPS_ALONE):
+            sums = twin.slope(None, _ask_beside(linear.candidate, state.scaling), rng)[1]
+            linear = server.advance(linear, sums)
+            if linear.closed:
+                break
+        Q = linear_proba(_weigh_classes(linear, L), self.labelled.scale(self.held))
+        loss = -np.log(np.maximum(Q[np.arange(len(y)), y], 1e-15))
+        right = float(np.sum(Q.argmax(axis=1) == y))
+        return np.array([right, float(loss.sum() if weight is None else loss @ weight)])
 
     def _compute_outputs(self, state: RowsMemory, omega: Array) -> tuple[Array, Array, Array | None]:
         """The model's outputs for the held-out rows, their classes and weights."""
@@ -196,6 +261,28 @@ class LocalSscaClient(SampleClient):
         parts = [rows.outputs(omega, at) for at in _blocks(self.held)]
         outputs = np.concatenate(parts) if parts else np.zeros((0, rows.net.classes))
         return outputs, rows.y[self.held], weight
+
+
+def _ask_beside(theta: Array, scaling: Scaling | None) -> dict[str, Array]:
+    """What a client of the linear model is asked: scaled rows have mean 0, and deviations of f."""
+    P = len(theta) - 1
+    inverse = np.full(P, 1 / find_factor(scaling))
+    return {"theta": theta, "mean": np.zeros(P), "inverse": inverse, "target": np.array([0.0, 1.0])}
+
+
+def _standardise(server: LogisticNewton, features: int, scaling: Scaling | None, by_class: Array) -> Standard:
+    """Where the linear model begins: it knows the shares of the classes, and no column."""
+    weight, loss = float(by_class.sum()), server.row_loss
+    start = np.zeros((features + 1, loss.columns))
+    start[-1] = loss.null_predictors(by_class / weight)
+    known = _ask_beside(start, scaling)
+    return Standard(round(weight), weight, known["mean"], known["inverse"], known["target"], start)
+
+
+def _weigh_classes(linear: LinearState, classes: int) -> Array:
+    """W (P+1, L) of the linear model, for the rows as the network takes them."""
+    contrast = LogisticNewton(classes=classes).row_loss.contrast
+    return to_columns(linear.standard, linear.theta) @ contrast.T
 
 
 def _blocks(at: Array, size: int = 2000) -> list[Array]:
@@ -226,6 +313,7 @@ class LocalSscaState:
     held: float = np.nan  # mean loss of the held-out rows at the last ω that was asked about
     corrected: bool = False
     drift: float = np.nan  # Σ a_i‖δ_i‖² / ‖Σ a_i δ_i‖² of the last round
+    linear: LinearState | None = None  # of the model beside the network, if there is one
     finished: bool = False
     temperature: float = 1.0
     evaluation: Evaluation | None = None
@@ -234,7 +322,10 @@ class LocalSscaState:
 
 @dataclass(frozen=True)
 class LocalSsca(SampleBased, Server[LocalSscaState]):
-    """E local iterations of SSCA, guarded by held-out rows. `l2` 0 takes 1/(number of rows)."""
+    """E local iterations of SSCA, guarded by held-out rows. `l2` 0 takes 1/(number of rows).
+
+    Below `blend` rows of all clients the model is the mean with a linear one.
+    """
 
     model: Swish = DEFAULT_NET
     batch: int = 100
@@ -247,6 +338,7 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
     validation: float = 0.1
     early_stopping: bool = True
     calibrate: bool = True
+    blend: int = 0
     standardize: bool = False
     prior: EarlierModel | None = None
     clip: float = 0.0
@@ -271,7 +363,7 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
             )
         for name, value in (("rounds", self.rounds), ("steps", self.steps)):
             check_at_least(name, value, 1)
-        for name, number in (("batch", self.batch), ("l2", self.l2)):
+        for name, number in (("batch", self.batch), ("l2", self.l2), ("blend", self.blend)):
             check_at_least(name, number, 0)
 
     def client_options(self) -> dict[str, float | int | str | bool]:
@@ -281,15 +373,19 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
         kinds = {"auto": {"learn", "learn_corrected"}, "average": {"learn"}, "correct": {"learn_corrected"}}
         after = {"look_at_held_out", "evaluate"} if self.validation else set()
         calibrated = {"temper"} if self.validation and self.calibrate else set()
-        return frozenset({"open", "survey_labels"} | kinds[self.drift] | after | calibrated) | self.scaling_tasks()
+        beside = {"slope_beside"} | ({"compare_models"} if self.validation else set()) if self.blend else set()
+        tasks = {"open", "survey_labels"} | kinds[self.drift] | beside | after | calibrated
+        return frozenset(tasks) | self.scaling_tasks()
 
     def course(self) -> Course:
         """The opening, local steps in each round, and in the last one what the held-out rows say."""
         steps = sorted(self.asks() & {"learn", "learn_corrected"})
-        last = [task for task in ("look_at_held_out", "temper", "evaluate") if task in self.asks()]
+        last = [task for task in ("look_at_held_out", "temper", "compare_models", "evaluate") if task in self.asks()]
+        beside = (Turn("slope_beside", rounds=self.rounds, after=["survey_labels"]),) if self.blend else ()
         return Course(
             (*self.opening_turns(), Turn("survey_labels", after=["open"])),
             (
+                *beside,
                 Turn(*steps, rounds=self.rounds, after=["survey_labels"]),
                 *(Turn(task, rounds=1, after=["survey_labels"]) for task in last),
             ),
@@ -300,10 +396,16 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
         if isinstance(known, str):
             return known
         told: dict[str, Comparison] = dict.fromkeys(("omega", "v", "control", *_STEP_NUMBERS), CLOSE)
-        return {
-            task: {} if task in ("open", "survey_labels") else told if task.startswith("learn") else {"omega": CLOSE}
-            for task in self.asks()
-        } | self.scaling_replay()
+        seen: dict[str, dict[str, Comparison]] = {
+            "open": {},
+            "survey_labels": {},
+            "learn": told,
+            "learn_corrected": told,
+            "slope_beside": {"theta": CLOSE},
+            "compare_models": {"omega": CLOSE, "beside": CLOSE},
+            "evaluate": {"omega": CLOSE, "beside": CLOSE},
+        }
+        return {task: seen.get(task, {"omega": CLOSE}) for task in self.asks()} | self.scaling_replay()
 
     def init(self, rng: Streams) -> Round[LocalSscaState]:
         opening, omega = yield from self.opening(rng)
@@ -312,9 +414,26 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
         prior = prior_loss(labels["held"] if held else labels["all"], labels["all"])
         guard = HeldOutGuard(omega, np.inf, prior, self.rate)
         zero = np.zeros_like(omega)
-        return LocalSscaState(opening, 0, omega, zero, zero, zero, guard, held, corrected=self.drift == "correct")
+        first = self.drift == "correct"
+        state = LocalSscaState(opening, 0, omega, zero, zero, zero, guard, held, corrected=first)
+        if self.count_rows(opening.n) >= self.blend:
+            return state
+        return replace(state, linear=self._start_beside(opening, labels["all"] - labels["held"]))
+
+    def _start_beside(self, opening: Opening, by_class: Array) -> LinearState:
+        server = self._beside(opening)
+        return server.begin(_standardise(server, opening.features[0], opening.scaling, by_class))
+
+    def _beside(self, opening: Opening) -> LogisticNewton:
+        """How the linear model is found: with scikit-learn's usual penalty, C = 1."""
+        l2 = 0.5 / self.count_rows(opening.n)
+        return LogisticNewton(classes=self.model.classes, l2=l2, tol=_TOL_BESIDE, solver="lbfgs")
 
     def round(self, state: LocalSscaState, rng: Streams) -> Round[LocalSscaState]:
+        if state.linear is not None and not state.linear.closed:
+            ask = Ask("slope_beside", {"theta": state.linear.candidate}, Sum("loss", "grad", "bad"))
+            total = (yield from complete(ask)).total
+            state = replace(state, linear=self._beside(state.opening).advance(state.linear, total))
         name = "control" if state.corrected else "v"
         momentum = _TURN if state.corrected else self.momentum
         l2 = self.l2 or 1 / float(state.opening.n.sum())
@@ -334,7 +453,7 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
         """Where to go from here: on, or back to the best ω with half the step."""
         guard, back = judge(state.guard, state.omega, state.held, float(state.opening.n.sum()))
         if not back and int(total["bad"]):  # the steps themselves led to infinity
-            guard, back = cut(guard), True
+            guard, back = shorten(guard), True
         if back:
             zero = np.zeros_like(state.omega)
             return replace(state, guard=guard, omega=guard.best, v=zero, outer=zero)
@@ -358,16 +477,25 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
             ask = Ask("look_at_held_out", {"omega": state.omega}, Sum("held"), everyone)
             held = (yield from complete(ask)).total["held"]
             guard, _ = judge(guard, state.omega, float(held) / state.held_rows, np.inf)
-            guard = replace(guard, cuts=state.guard.cuts)
+            guard = replace(guard, cuts=state.guard.cuts, explosions=state.guard.explosions)
         omega, T = guard.best, 1.0
         if self.calibrate:
             ask = Ask("temper", {"omega": omega}, Sum("losses", "wrong"), everyone)
             tempered = (yield from complete(ask)).total
             T = choose_temperature(tempered["losses"], tempered["wrong"], state.held_rows)
             omega = self._cool(omega, T)
-        ask = Ask("evaluate", {"omega": omega}, Sum("n", "loss", "confusion", "curve"), everyone)
-        sums = (yield from complete(ask)).total
-        found = Evaluation(float(sums["n"]), float(sums["loss"]) / state.held_rows, sums["confusion"], sums["curve"])
+        beside = {}
+        if state.linear is not None:
+            beside = {"beside": _weigh_classes(state.linear, self.model.classes)}
+            ask = Ask("compare_models", {"omega": omega, **beside}, Sum("network", "both"), everyone)
+            losses = (yield from complete(ask)).total
+            if float(losses["both"]) - float(losses["network"]) > _CLEAR:
+                beside, state = {}, replace(state, linear=None)
+        want = Sum("n", "loss", "confusion", "curve", "alone")
+        sums = (yield from complete(Ask("evaluate", {"omega": omega, **beside}, want, everyone))).total
+        rows, weight = float(sums["n"]), state.held_rows
+        alone = (float(sums["alone"][0]) / rows, float(sums["alone"][1]) / weight)
+        found = Evaluation(rows, float(sums["loss"]) / weight, sums["confusion"], sums["curve"], alone)
         guard = replace(guard, best=omega)
         return replace(state, omega=omega, guard=guard, temperature=T, evaluation=found, finished=True)
 
@@ -381,7 +509,9 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
         return state.finished
 
     def estimate(self, state: LocalSscaState) -> Array:
-        return state.guard.best if state.finished else state.omega
+        """ω, and behind it the linear model's weights, if there is one."""
+        omega = state.guard.best if state.finished else state.omega
+        return omega if state.linear is None else join_models(omega, _weigh_classes(state.linear, self.model.classes))
 
     def metrics(self, state: LocalSscaState) -> dict[str, float]:
         found = {
@@ -393,5 +523,8 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
             "norm2": float(state.omega @ state.omega),
         }
         if state.evaluation is not None:
-            found |= {"held_out_accuracy": state.evaluation.accuracy, "calibrated_loss": state.evaluation.loss}
+            seen = state.evaluation
+            found |= {"held_out_accuracy": seen.accuracy, "calibrated_loss": seen.loss}
+            if seen.alone is not None:
+                found |= {"accuracy_alone": seen.alone[0], "loss_alone": seen.alone[1]}
         return found

@@ -334,7 +334,12 @@ class LinearNewton(Server[LinearState]):
         start = np.zeros((P + 1, loss.columns))
         start[-1] = np.where(loss.free(P, self.intercept)[-1], loss.null_predictors(averages), 0.0)
         standard = Standard(n, N, mean, inverse, target, start)
-        F = int(loss.free(P, self.intercept).sum())
+        return self.begin(standard)
+
+    def begin(self, standard: Standard) -> LinearState:
+        """The state before the first round."""
+        start = standard.start
+        F = int(self.row_loss.free(len(standard.mean), self.intercept).sum())
         none, nothing = np.zeros((0, F)), np.zeros((0, 0))
         return LinearState(
             standard,
@@ -367,11 +372,17 @@ class LinearNewton(Server[LinearState]):
         return weights
 
     def round(self, state: LinearState, rng: Streams) -> Round[LinearState]:
-        s, loss = state.standard, self.row_loss
-        free = loss.free(len(s.mean), self.intercept)
+        s = state.standard
         question = {"theta": state.candidate, "mean": s.mean, "inverse": s.inverse, "target": s.target}
         want = ("loss", "grad", "H", "bad") if self.solver == "newton" else ("loss", "grad", "bad")
         total = (yield from complete(Ask("curve" if "H" in want else "slope", question, Sum(*want)))).total
+        found = self.advance(state, total)
+        return (yield from self._finish(found)) if found.closed and not found.failed and self.robust else found
+
+    def advance(self, state: LinearState, total: Arrays) -> LinearState:
+        """The next candidate, from the sums at this one."""
+        s, loss = state.standard, self.row_loss
+        free = loss.free(len(s.mean), self.intercept)
         weights = self.penalties(s)
         mean_loss = float(total["loss"]) / s.weight
         value = mean_loss + 0.5 * float(np.sum(weights * state.candidate**2))
@@ -401,8 +412,7 @@ class LinearNewton(Server[LinearState]):
             value -= found.decrement / 2
         theta = found.candidate
         mean_loss = value - 0.5 * float(np.sum(weights * theta**2))
-        found = replace(found, theta=theta, value=value, loss=max(mean_loss, 0.0))
-        return (yield from self._finish(found)) if self.robust else found
+        return replace(found, theta=theta, value=value, loss=max(mean_loss, 0.0))
 
     def _go_back(self, state: LinearState, free: Array) -> LinearState:
         """Half the way; if that has been tried too often, θ is as good as it gets."""

@@ -79,6 +79,11 @@ class Scaling:
         return Z.astype(dtype, copy=False)
 
 
+def find_factor(scaling: Scaling | None) -> float:
+    """f: the length of a standard deviation in scaled rows; 1 if rows are as they are."""
+    return 1.0 if scaling is None else scaling.bound / CUT
+
+
 def to_dense(X: HeldMatrix) -> Array:
     """The rows as an array."""
     return X if isinstance(X, np.ndarray) else np.asarray(X.toarray())

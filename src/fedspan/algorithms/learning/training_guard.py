@@ -2,8 +2,9 @@
 
 Notation: h the mean loss of the held-out rows at ω, η the step. After a round with a better h, ω is kept as the best.
 If h is much worse or not finite, or has not become better for some rounds (`patience`), training goes back to the best
-ω with half the step; after `HALVINGS` halvings it stops. So what is returned is never worse on held-out rows than where
-it started, whatever the step was.
+ω with half the step. It stops after `HALVINGS` halvings for want of a gain: one because h was much worse says that the
+step was too long, not that there is no more to gain, and only `EXPLOSIONS` of these end it. So what is returned is
+never worse on held-out rows than where it started, whatever the step was.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import numpy as np
 
 from fedspan._types import Array
 
-HALVINGS = 6  # halvings of the step, then training stops
+HALVINGS = 6  # halvings of the step without a gain, then training stops
+EXPLOSIONS = 12  # halvings because the loss rose sharply, then it stops, too
 _ROUGH_ROWS = 2000  # below this the loss of the held-out rows is so rough that more rounds must agree
 _PATIENCE, _LONGER = 3, 5
 _WORSE, _MARGIN = 1.15, 0.01  # h above this part of the best, and a margin, is much worse
@@ -34,11 +36,12 @@ class HeldOutGuard:
     rate: float  # η
     since: int = 0  # rounds without a gain
     cuts: int = 0
+    explosions: int = 0
 
     @property
     def closed(self) -> bool:
         """Whether there is no more to gain."""
-        return self.cuts >= HALVINGS
+        return self.cuts >= HALVINGS or self.explosions >= EXPLOSIONS
 
     @property
     def better_than_prior(self) -> bool:
@@ -51,14 +54,16 @@ def judge(guard: HeldOutGuard, omega: Array, loss: float, rows: float) -> tuple[
     if loss < guard.loss - _GAIN * abs(guard.loss) or (not np.isfinite(guard.loss) and np.isfinite(loss)):
         return replace(guard, best=omega, loss=loss, since=0), False
     since, patience = guard.since + 1, _PATIENCE if rows >= _ROUGH_ROWS else _LONGER
-    if np.isfinite(loss) and loss <= _WORSE * guard.loss + _MARGIN and since < patience:
+    if not (np.isfinite(loss) and loss <= _WORSE * guard.loss + _MARGIN):
+        return shorten(guard), True
+    if since < patience:
         return replace(guard, since=since), False
-    return cut(guard), True
+    return replace(guard, rate=guard.rate / 2, since=0, cuts=guard.cuts + 1), True
 
 
-def cut(guard: HeldOutGuard) -> HeldOutGuard:
-    """Half the step."""
-    return replace(guard, rate=guard.rate / 2, since=0, cuts=guard.cuts + 1)
+def shorten(guard: HeldOutGuard) -> HeldOutGuard:
+    """Half the step, because it led far off."""
+    return replace(guard, rate=guard.rate / 2, explosions=guard.explosions + 1)
 
 
 def prior_loss(held: Array, shares: Array) -> float:

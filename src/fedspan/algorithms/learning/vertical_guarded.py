@@ -21,7 +21,14 @@ from fedspan._types import Array, Arrays
 from fedspan.algorithms.learning._samples import DEFAULT_NET, Opening, check_at_least
 from fedspan.algorithms.learning.held_out import Evaluation, measure_outputs, temper_rows
 from fedspan.algorithms.learning.scaling import EarlierModel
-from fedspan.algorithms.learning.training_guard import SPREAD, HeldOutGuard, choose_temperature, cut, judge, prior_loss
+from fedspan.algorithms.learning.training_guard import (
+    SPREAD,
+    HeldOutGuard,
+    choose_temperature,
+    judge,
+    prior_loss,
+    shorten,
+)
 from fedspan.algorithms.learning.vertical import Block, FeatureBased, FeatureClient
 from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Server, Sum, Turn, complete, task
 from fedspan.core.replay import CLOSE, Comparison
@@ -172,7 +179,7 @@ class VerticalGuarded(FeatureBased, Server[GuardedState]):
         if sums.good:
             state = self._step(state, sums.grad[0], float(sums.loss[0]))
         else:
-            state = self._go_back(replace(state, loss=np.inf), cut(state.guard))
+            state = self._go_back(replace(state, loss=np.inf), shorten(state.guard))
         last = state.t >= self.rounds or (state.guard.closed and self.early_stopping)
         return (yield from self._finish(state)) if last else state
 
@@ -182,7 +189,7 @@ class VerticalGuarded(FeatureBased, Server[GuardedState]):
             v = self.momentum * state.v + grad + 2 * l2 * state.omega
             omega = state.omega - state.guard.rate * v
         if not np.isfinite(omega).all():
-            return self._go_back(replace(state, loss=np.inf), cut(state.guard))
+            return self._go_back(replace(state, loss=np.inf), shorten(state.guard))
         mean = loss if np.isnan(state.mean) else 0.9 * state.mean + 0.1 * loss
         return replace(state, omega=omega, v=v, loss=loss, mean=mean)
 
@@ -204,9 +211,9 @@ class VerticalGuarded(FeatureBased, Server[GuardedState]):
 
     def _finish(self, state: GuardedState) -> Round[GuardedState]:
         """The best ω, with a temperature, and how it does on held-out rows."""
-        before = state.guard.cuts
+        before = state.guard
         state = yield from self._look(state)
-        guard = replace(state.guard, cuts=before)
+        guard = replace(state.guard, cuts=before.cuts, explosions=before.explosions)
         omega, T, rows = guard.best, 1.0, state.held_out
         if not len(rows):
             return replace(state, omega=omega, guard=guard, finished=True)

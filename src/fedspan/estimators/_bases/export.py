@@ -14,7 +14,8 @@ from fedspan._types import Array
 from fedspan._version import __version__
 from fedspan.errors import InputError, MissingExtraError
 from fedspan.estimators._bases.federated_estimator import FederatedEstimator, explain_refusal, get_feature_names
-from fedspan.numerics.swish import Swish
+from fedspan.estimators._options.classifier_methods import count_cells
+from fedspan.numerics.swish import Swish, split_models
 
 _OPSET, _IR = 18, 9  # old enough for runtimes of 2023, and all that is used here is in them
 
@@ -99,14 +100,13 @@ def projection_to_onnx(model: FederatedEstimator, path: str | os.PathLike[str]) 
 def network_to_onnx(model: FederatedEstimator, inputs: dict[str, int], path: str | os.PathLike[str]) -> None:
     """`predict` and `predict_proba` as a graph of float64: inputs (n, width) by name → label, probabilities."""
     helper = _load_onnx_helper()
-    net = Swish(int(model.hidden), len(model.labels_), bool(model.intercept))
-    W0, W1 = net.split(model.coef_)
-    labels = np.array(model.labels_)
-    kind = np.dtype(object) if labels.dtype.kind == "U" else labels.dtype
+    net = Swish(count_cells(model.hidden), len(model.labels_), bool(model.intercept))
+    omega, beside = split_models(net, model.coef_, sum(inputs.values()))
+    W0, W1 = net.split(omega)
     # Names with a slash: those of views are the users' own.
     nodes = [helper.make_node("Concat", list(inputs), ["/rows"], axis=1)] if len(inputs) > 1 else []
     rows = "/rows" if nodes else next(iter(inputs))
-    arrays = {"/one": np.array(1.0), "/classes": labels.astype(kind)}
+    arrays = {"/one": np.array(1.0)}
     if model.scaling_ is not None:
         how = model.scaling_
         arrays |= {"/mean": how.mean, "/slope": how.slope, "/low": np.array(-how.bound), "/high": np.array(how.bound)}
@@ -125,7 +125,45 @@ def network_to_onnx(model: FederatedEstimator, inputs: dict[str, int], path: str
         helper.make_node("Add", ["/falling", "/one"], ["/below"]),
         helper.make_node("Div", ["/H", "/below"], ["/S"]),
         *_add_layer(helper, arrays, "/S", W0, 0, "/outputs", net.intercept),
+    ]
+    if beside is None:
+        nodes.append(helper.make_node("Softmax", ["/outputs"], ["probabilities"], axis=1))
+    else:
+        arrays["/half"] = np.array(0.5)
+        nodes += [
+            helper.make_node("Softmax", ["/outputs"], ["/network"], axis=1),
+            *_add_layer(helper, arrays, rows, beside, 2, "/linear outputs", True),
+            helper.make_node("Softmax", ["/linear outputs"], ["/linear"], axis=1),
+            helper.make_node("Add", ["/network", "/linear"], ["/both"]),
+            helper.make_node("Mul", ["/both", "/half"], ["probabilities"]),
+        ]
+    _write_classifier(path, model, nodes, arrays, inputs)
+
+
+def logistic_to_onnx(model: FederatedEstimator, weights: Array, path: str | os.PathLike[str]) -> None:
+    """The same of a linear model with weights (P+1, L), the last row its intercepts."""
+    helper = _load_onnx_helper()
+    arrays: dict[str, Array] = {}
+    nodes = [
+        *_add_layer(helper, arrays, "X", weights, 0, "/outputs", True),
         helper.make_node("Softmax", ["/outputs"], ["probabilities"], axis=1),
+    ]
+    _write_classifier(path, model, nodes, arrays, {"X": model.n_features_in_})
+
+
+def _write_classifier(
+    path: str | os.PathLike[str],
+    model: FederatedEstimator,
+    nodes: list[Any],
+    arrays: dict[str, Array],
+    inputs: dict[str, int],
+) -> None:
+    """Add the most probable class to a graph that ends in probabilities, and write it."""
+    helper = _load_onnx_helper()
+    labels = np.array(model.labels_)
+    kind = np.dtype(object) if labels.dtype.kind == "U" else labels.dtype
+    arrays["/classes"] = labels.astype(kind)
+    nodes += [
         helper.make_node("ArgMax", ["probabilities"], ["/place"], axis=1, keepdims=0),
         helper.make_node("Gather", ["/classes", "/place"], ["label"]),
     ]

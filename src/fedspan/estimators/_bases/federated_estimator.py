@@ -24,6 +24,7 @@ from fedspan.core.run import Engine, Info, Result, run
 from fedspan.data.clients import Schema
 from fedspan.data.preparation import Preparation
 from fedspan.errors import FedspanError, InputError
+from fedspan.estimators._bases.coefficients import INTERCEPT
 from fedspan.estimators._bases.model_file import check_model_file, read_model_file
 from fedspan.estimators.launch import make_engine, open_checkpoint, secure_from, seed_from
 from fedspan.estimators.parameters import about, parameters_of
@@ -235,3 +236,10 @@ def get_feature_names(model: FederatedEstimator) -> Array | None:
     """The names of the columns that a model was fitted on; None if they had none."""
     names: Array | None = vars(model).get("feature_names_in_")
     return names
+
+
+def name_coefficients(model: FederatedEstimator, *, intercept: bool) -> list[str]:
+    """What the coefficients of a linear model belong to: columns, and the intercept last."""
+    names = get_feature_names(model)
+    columns = [f"x{j}" for j in range(model.n_features_in_)] if names is None else [str(name) for name in names]
+    return [*columns, INTERCEPT] if intercept else columns

@@ -71,16 +71,16 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     def _learn(self, chosen: ChosenMethod, result: Result[Any], labels: list[Any]) -> None:
         """Keep what a run learned, and warn of what it did not reach."""
         state = result.state
-        self.coef_, self.labels_ = chosen.method.estimate(state), labels
+        self.coef_, self.labels_, self.covariance_ = chosen.method.estimate(state), labels, np.zeros((0, 0))
         self.scaling_: Scaling | None = state.opening.scaling
         kept = self._verify_limits(chosen, result)
         if chosen.limits and state.gap > CERTIFIED:
-            _warn(
+            warn_of_fit(
                 f"In some round the server's problem was solved only to a relative duality gap of {state.gap:.1g}, "
                 f"above {CERTIFIED:g}. The limits that were verified hold all the same; scale the features to about 1."
             )
         if state.failed:
-            _warn(
+            warn_of_fit(
                 f"A loss was NaN or infinite in round {result.rounds}. The run was stopped, and the parameters of the "
                 "last good round are kept; scale the features, or lower the step sizes."
             )
@@ -93,13 +93,13 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     def _check_guard(self, guard: HeldOutGuard, rounds: int) -> bool:
         """Whether held-out rows stopped the run with a model that is better than none; a warning if not."""
         if not guard.better_than_prior:
-            _warn(
+            warn_of_fit(
                 "The model is no better on held-out rows than the shares of the classes alone (a loss of "
                 f"{guard.loss:.3g} against {guard.prior:.3g}). The columns may say nothing about the labels, or rows "
                 "and labels may not belong together; check that they are in the same order."
             )
         elif not guard.closed and self.early_stopping:
-            _warn(
+            warn_of_fit(
                 f"The held-out loss could still fall after {rounds} rounds (it is {guard.loss:.3g}). The best model so "
                 "far is kept; raise rounds."
             )
@@ -113,7 +113,7 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             return True
         if not len(state.best):
             if not state.failed:
-                _warn(
+                warn_of_fit(
                     "The limits were not verified, because that needs closing rounds; leave paper=False and ask for "
                     "2 rounds or more."
                 )
@@ -124,12 +124,13 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         broken = [name for name, value in zip(names, state.verified[1:], strict=True) if value > 0]
         if broken:
             reached = "; ".join(f"{name}: reached {self.verified_[name]:.4g}" for name in broken)
-            _warn(
+            warn_of_fit(
                 f"Some limits do not hold after {result.rounds} rounds ({reached}). The model of least violation is "
                 "kept; raise the bound, rounds, batch_size or hidden."
             )
         return not broken
 
 
-def _warn(text: str) -> None:
+def warn_of_fit(text: str) -> None:
+    """Warn that a fit is not what was asked for."""
     warn_caller(text, ConvergenceWarning)

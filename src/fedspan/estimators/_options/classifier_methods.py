@@ -10,12 +10,15 @@ import numpy as np
 
 from fedspan._types import Array
 from fedspan.algorithms import (
+    FedAdam,
     FedAvg,
     FedSgd,
     Limit,
     LocalSsca,
     Sampling,
+    Scaffold,
     Ssca,
+    Steps,
     VerticalGuarded,
     VerticalSgd,
     VerticalSsca,
@@ -41,20 +44,25 @@ from fedspan.privacy.request import RowDP
 GroupLimit = tuple[Mapping[Any, float], float]  # the coefficient of each group's mean loss, and the bound of their sum
 
 ROW_METHODS: dict[str, Server[Any]] = {
+    "auto": LocalSsca(),
     "ssca": Ssca(),
     "fedsgd": FedSgd(),
-    "fedsgdm": FedSgd(momentum=0.1),
+    "fedsgdm": FedSgd(momentum=0.1, rate=Steps(0.3, 0.0)),
     "fedavg": FedAvg(),
-    "auto": LocalSsca(),
+    "scaffold": Scaffold(),
+    "fedadam": FedAdam(),
 }
 VIEW_METHODS: dict[str, Server[Any]] = {
+    "auto": VerticalGuarded(),
     "ssca": VerticalSsca(),
     "sgd": VerticalSgd(),
     "sgdm": VerticalSgd(momentum=0.1),
-    "auto": VerticalGuarded(),
 }
+CELLS = 128  # of the hidden layer, if the user leaves it to us
+BLEND = 2000  # rows below which the mean with a linear model repairs a network that is too certain
 _USUAL_L2 = 1e-5  # of the methods that do not choose it by the number of rows
 _BEYOND_NOISE = 3.0  # deviations: a noised count below may be of no rows
+_ABOUT_METHOD = "The method: one that needs no tuning, mini-batch SSCA, or a baseline."
 _ABOUT_CLASS_WEIGHT = about(
     'How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones.',
     choices=("balanced",),
@@ -66,8 +74,15 @@ _ABOUT_CLASS_WEIGHT = about(
 class LossParameters:
     """What can be asked of any method that minimises a loss."""
 
-    method: str | Server[Any] = field(default="ssca", metadata=about("The method."))
-    hidden: int = field(default=128, metadata=about("Cells of the hidden layer of the built-in network.", least=1))
+    method: str | Server[Any] = field(default="auto", metadata=about("The method."))
+    hidden: int | str = field(
+        default="auto",
+        metadata=about(
+            "Cells of the hidden layer of the built-in network; 0: none, which is a linear model.",
+            choices=("auto",),
+            least=0,
+        ),
+    )
     batch_size: int | None = field(
         default=100, metadata=about("Rows that are drawn in each round.", least=1, example=100)
     )
@@ -98,8 +113,13 @@ class RowClassifierParameters(LossParameters):
     """The parameters of a classifier whose clients hold rows."""
 
     method: str | Server[Any] = field(
-        default="ssca",
-        metadata=about("The method, mini-batch SSCA or a baseline.", choices=tuple(ROW_METHODS)),
+        default="auto",
+        metadata=about(
+            "The method: one that needs no tuning, mini-batch SSCA, or a baseline.", choices=tuple(ROW_METHODS)
+        ),
+    )
+    strict: bool = field(
+        default=False, metadata=about("Whether only a method with a proof of convergence will do (auto takes ssca).")
     )
     limits: Sequence[GroupLimit] | None = field(
         default=None, metadata=about("Limits on the mean losses of groups of rows.", in_job=False)
@@ -107,7 +127,7 @@ class RowClassifierParameters(LossParameters):
     class_weight: str | Mapping[Any, float] | None = field(default=None, metadata=_ABOUT_CLASS_WEIGHT)
     model: object = field(default=None, metadata=about("A torch model in place of the built-in network.", in_job=False))
     local_steps: int | None = field(
-        default=None, metadata=about("Local steps in each round (fedavg, auto).", least=1, example=4)
+        default=None, metadata=about("Local steps in each round (auto, fedavg, scaffold, fedadam).", least=1, example=4)
     )
     participation: Participation | None = field(
         default=None, metadata=about("How many clients take part in each round.", example={"fraction": 0.1})
@@ -119,8 +139,10 @@ class ViewClassifierParameters(LossParameters):
     """The parameters of a classifier whose clients hold different features of the same rows."""
 
     method: str | Server[Any] = field(
-        default="ssca",
-        metadata=about("The method, mini-batch SSCA or a baseline.", choices=tuple(VIEW_METHODS)),
+        default="auto",
+        metadata=about(
+            "The method: one that needs no tuning, mini-batch SSCA, or a baseline.", choices=tuple(VIEW_METHODS)
+        ),
     )
     class_weight: str | Mapping[Any, float] | None = field(default=None, metadata=_ABOUT_CLASS_WEIGHT)
     exchange: str = field(
@@ -141,16 +163,35 @@ class NamedLimit(NamedTuple):
 
 @dataclass(frozen=True)
 class ChosenMethod:
-    """A method with all its options, and the limits that it keeps."""
+    """A method with all its options, the limits that it keeps, and why it was chosen."""
 
     method: Server[Any]
     limits: tuple[NamedLimit, ...]
+    why: str = "as requested"
+
+
+def count_cells(hidden: int | str) -> int:
+    """The cells of the hidden layer."""
+    return CELLS if isinstance(hidden, str) else int(hidden)
 
 
 def build_network(asked: LossParameters, classes: int) -> Swish:
     """The built-in network of that many classes."""
     length2 = 0.0 if asked.standardize is False else LENGTH2
-    return Swish(int(asked.hidden), classes, bool(asked.intercept), length2)
+    return Swish(count_cells(asked.hidden), classes, bool(asked.intercept), length2)
+
+
+def name_method(limited: bool, private: bool, custom: bool, strict: bool) -> tuple[str, str]:
+    """Which method "auto" is, and why. `custom`: a torch module is to be trained."""
+    if strict:
+        return "ssca", "strict=True: of the methods without tuning, only ssca has a proof of convergence"
+    if limited:
+        return "ssca", "only ssca keeps limits"
+    if private:
+        return "ssca", "the steps of ssca have a known sensitivity, which privacy needs"
+    if custom:
+        return "ssca", "held-out rows guard only the built-in network"
+    return "auto", "local steps under the guard of held-out rows"
 
 
 def read_bounds(standardize: bool | Sequence[object], features: int) -> EarlierModel | None:
@@ -204,12 +245,27 @@ def choose_method(
     limits: Sequence[NamedLimit] = (),
     extras: Mapping[str, object] | None = None,
     prior: EarlierModel | None = None,
+    *,
+    private: bool = False,
+    strict: bool = False,
+    blend: int = 0,
 ) -> ChosenMethod:
     """The method with all its options; what it cannot do is refused. `extras` are options of one kind of client."""
-    method = known[asked.method] if isinstance(asked.method, str) else asked.method
-    if not issubclass(method.client, next(iter(known.values())).client):
+    name, why = asked.method, "as requested"
+    if name == "auto":
+        limited = bool(limits) or asked.cost_limit is not None
+        name, why = name_method(limited, private, isinstance(network, TorchModel), strict)
+    elif strict and name != "ssca":
+        raise InputError(f"strict=True is for methods 'auto' and 'ssca', but method is {name!r}; leave strict out.")
+    method = known[name] if isinstance(name, str) else name
+    if not issubclass(method.client, known["ssca"].client):
         raise InputError(
             f"method {type(method).__name__} is for another kind of clients; known here: {', '.join(known)}."
+        )
+    if isinstance(network, Swish) and network.hidden < 1:
+        raise InputError(
+            "hidden=0, a linear model, is for method='auto' of FederatedClassifier, whose clients hold rows. Set "
+            "hidden to 1 or more."
         )
     limits = list(limits)
     if isinstance(network, TorchModel) and limits:
@@ -224,9 +280,11 @@ def choose_method(
         options["prior"] = prior
     if isinstance(method, LocalSsca | VerticalGuarded):
         if not isinstance(network, Swish):
-            raise InputError("method 'auto' is for the built-in network; use 'ssca' or 'fedavg' for a torch model.")
+            raise InputError("LocalSsca is for the built-in network; use 'ssca' or 'fedavg' for a torch model.")
         options |= {name: vars(asked)[name] for name in ("validation", "early_stopping", "calibrate")}
         options |= {} if asked.l2 is None else {"l2": float(asked.l2)}
+        if isinstance(method, LocalSsca):
+            options["blend"] = blend
     else:
         options["l2"] = _USUAL_L2 if asked.l2 is None else float(asked.l2)
     if asked.cost_limit is not None:
@@ -244,8 +302,8 @@ def choose_method(
     if limits:
         options["limits"] = tuple(limit for limit, _ in limits)
     options |= extras or {}
-    _check_options(asked.method, method, options)
-    return ChosenMethod(replace(method, **options), tuple(limits))  # type: ignore[type-var]
+    _check_options(name, method, options)
+    return ChosenMethod(replace(method, **options), tuple(limits), why)  # type: ignore[type-var]
 
 
 def _check_options(given: str | Server[Any], method: Server[Any], options: Mapping[str, object]) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from fedspan.algorithms import RegressionNewton
+import numpy as np
+
+from fedspan.algorithms import LogisticNewton, RegressionNewton
 from fedspan.algorithms.learning.newton import prefers_newton
 from fedspan.errors import InputError
+from fedspan.estimators._options.classifier_methods import RowClassifierParameters
 from fedspan.estimators._options.common_parameters import MAX_ROUNDS
 from fedspan.estimators.parameters import about
 from fedspan.numerics.glm import LinearLoss, LossName
@@ -59,12 +62,9 @@ def choose_regression(asked: RegressorParameters, features: int) -> ChosenRegres
     loss = cast(LossName, asked.loss)
     parameters = int(LinearLoss(loss).free(features, asked.intercept).sum())
     robust = asked.robust or loss == "huber"  # whose curvature alone does not tell how residuals spread
-    small = prefers_newton(parameters, loss)
-    solver = ("newton" if small else "lbfgs") if asked.solver == "auto" else asked.solver
-    why = "as requested"
-    if asked.solver == "auto":
-        size = f"{parameters:,} parameters"
-        why = f"{size}: the Hessian can be sent" if small else f"{size}: the Hessian would be too large to send"
+    solver, why = asked.solver, "as requested"
+    if solver == "auto":
+        solver, why = _choose_solver(LinearLoss(loss), features, asked.intercept)
     if solver == "lbfgs" and asked.robust:
         raise InputError(
             f"robust standard errors need the Hessian, but with {parameters:,} parameters it would be too large to "
@@ -82,3 +82,46 @@ def choose_regression(asked: RegressorParameters, features: int) -> ChosenRegres
         epsilon=float(asked.epsilon),
     )
     return ChosenRegression(method, why)
+
+
+@dataclass(frozen=True)
+class ChosenLogistic:
+    """The same for a classifier without a hidden layer."""
+
+    method: LogisticNewton
+    why: str
+
+
+def choose_logistic(asked: RowClassifierParameters, features: int, classes: int, rows: int) -> ChosenLogistic:
+    """Logistic regression, for a classifier whose `hidden` is 0; what it cannot do is refused."""
+    if asked.method != "auto" or asked.strict:
+        raise InputError("hidden=0, a linear model, is for method='auto' without strict; other methods need cells.")
+    lost = {
+        "limits": asked.limits,
+        "cost_limit": asked.cost_limit,
+        "participation": asked.participation,
+        "local_steps": asked.local_steps,
+    }
+    for name, value in lost.items():
+        if value is not None:
+            raise InputError(f"hidden=0, a linear model, cannot do {name}; leave it out, or set hidden to 1 or more.")
+    if not isinstance(asked.standardize, bool | np.bool_):
+        raise InputError("hidden=0 finds the scaling of the columns itself; set standardize to True or False.")
+    chosen = _choose_solver(LinearLoss("logistic", classes), features, bool(asked.intercept))
+    method = LogisticNewton(
+        rounds=int(asked.rounds),
+        l2=0.5 / max(rows, 1) if asked.l2 is None else float(asked.l2),
+        intercept=bool(asked.intercept),
+        standardize=bool(asked.standardize),
+        solver=chosen[0],
+        classes=classes,
+    )
+    return ChosenLogistic(method, chosen[1])
+
+
+def _choose_solver(loss: LinearLoss, features: int, intercept: bool) -> tuple[Literal["newton", "lbfgs"], str]:
+    """The faster solver for a model of that size, and why."""
+    parameters = int(loss.free(features, intercept).sum())
+    if prefers_newton(parameters, loss.name):
+        return "newton", f"{parameters:,} parameters: the Hessian can be sent"
+    return "lbfgs", f"{parameters:,} parameters: the Hessian would be too large to send"

@@ -63,17 +63,21 @@ def _list_regression_figures(model: RegressionModel, last: Metrics) -> dict[str,
     return figures | {"degrees of freedom": f"{model.degrees_of_freedom_:,.0f}"}
 
 
-def _render_coefficients(model: RegressionModel, ledger: Ledger, rows: ShownRows) -> str:
-    table = model.summary()
-    cells = table.cells[:_MOST_COEFFICIENTS]
+def _render_regression(model: RegressionModel, ledger: Ledger, rows: ShownRows) -> str:
     kind = "robust (sandwich)" if model.robust or model.loss == "huber" else "model-based"
-    says = f"Standard errors are {kind}. "
+    says = f"Standard errors are {kind}."
     if model.l2:
-        says += "With a penalty they are those of the penalised estimate, whose bias is not in them. "
+        says += " With a penalty they are those of the penalised estimate, whose bias is not in them."
+    return render_coefficients(model.summary(), says)
+
+
+def render_coefficients(table: ShownCoefficients, says: str) -> str:
+    """The table of coefficients, with a sentence before it."""
+    cells = table.cells[:_MOST_COEFFICIENTS]
     if len(cells) < len(table.cells):
-        says += f"The first {len(cells)} of {len(table.cells):,} coefficients are shown. "
+        says += f" The first {len(cells)} of {len(table.cells):,} coefficients are shown."
     numbers = set(range(len(table.header) - 6, len(table.header)))
-    return f"<h2>Coefficients</h2><p>{escape(says.strip())}</p>" + render_table(table.header, cells, numbers=numbers)
+    return f"<h2>Coefficients</h2><p>{escape(says)}</p>" + render_table(table.header, cells, numbers=numbers)
 
 
 def _describe_regression_outcome(model: RegressionModel, last: Metrics) -> str:
@@ -89,7 +93,7 @@ REGRESSION: Section[RegressionModel] = Section(
     _summarize_regression,
     list_sizes,
     _list_regression_figures,
-    _render_coefficients,
+    _render_regression,
     _describe_regression_outcome,
     _get_regression_tol,
     (("cost", "Cost (mean loss of all rows)"),),
