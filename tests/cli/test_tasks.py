@@ -76,7 +76,7 @@ SAYS = {
     "personalized": [
         "2 components for each of 3 clients, from 90 rows with 9 features in all, found in 3 rounds", "Solver: auto (",
         "Reconstruction error on held-out rows",
-        "Distance of each client to the shared components", "What each exchange showed to the server",
+        "Distance of each client to the shared components", "What was sent",
         "its reconstruction error on held-out rows, for each λ", "its own components, its mean",
     ],
     "gcca": [
