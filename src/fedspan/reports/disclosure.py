@@ -17,6 +17,8 @@ _USER_NAMES = {
     "PersonalPaper": "paper",
     "MaxVarKrylov": "krylov",
     "MaxVarDavidson": "davidson",
+    "LocalSsca": "local ssca",
+    "VerticalGuarded": "guarded ssca",
     "VerticalSsca": "ssca",
     "VerticalSgd": "sgd",
 }

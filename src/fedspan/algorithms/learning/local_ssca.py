@@ -74,7 +74,7 @@ from fedspan.numerics.swish import Swish, join_models, linear_proba, softmax
 DRIFT = 2.0  # on MNIST and digits 1.1 to 1.2 if rows were dealt at random, 4 to 5 in two shards; two classes apart: 2.3
 _TURN, _OUTER = 0.8, 0.8  # momentum of corrected local steps, and of the server's
 _TOL_BESIDE = 1e-10  # of the linear model beside the network
-_CLEAR = 2.0  # nats over all held-out rows: evidence of 7 to 1 that the network alone is better
+_EVIDENCE = 2.0  # nats over all held-out rows: evidence of 7 to 1 that the network alone is better
 _TOL_ALONE, _STEPS_ALONE = 1e-8, 40  # of a linear model that a client finds by itself
 _LARGE_LOSS = 1e6  # stands for a loss that is not finite
 _STEP_NUMBERS = ("rate", "momentum", "l2", "steps")
@@ -489,7 +489,7 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
             beside = {"beside": _weigh_classes(state.linear, self.model.classes)}
             ask = Ask("compare_models", {"omega": omega, **beside}, Sum("network", "both"), everyone)
             losses = (yield from complete(ask)).total
-            if float(losses["both"]) - float(losses["network"]) > _CLEAR:
+            if float(losses["both"]) - float(losses["network"]) > _EVIDENCE:
                 beside, state = {}, replace(state, linear=None)
         want = Sum("n", "loss", "confusion", "curve", "alone")
         sums = (yield from complete(Ask("evaluate", {"omega": omega, **beside}, want, everyone))).total
