@@ -88,7 +88,7 @@ def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def run(path: Path, names: list[str], seeds: list[int], forms: list[str]) -> None:
+def measure_all(path: Path, names: list[str], seeds: list[int], forms: list[str]) -> None:
     """Measure what is not in the file yet, seed by seed."""
     done = {(row["table"], row["form"], row["seed"]) for row in read(path)}
     for seed in seeds:
@@ -124,10 +124,11 @@ def tabulate(rows: list[dict]) -> Iterator[str]:
             accuracy, loss = (np.median([row[key] for row in of_form]) for key in ("accuracy", "loss"))
             cells[form] = f"{accuracy:.3f}, {loss:.3f}"
             seconds.append(f"{np.median([row['seconds'] for row in of_form]):.1f}")
-        counts = {form: sum(row["form"] == form for row in own) for form in FORMS}
-        aim = f"{AIMS[name]}" + (f", {LOSS_AIMS[name]}" if name in LOSS_AIMS else "") if name in AIMS else "fresh"
-        seeds = f"{min(counts.values())}" if len(set(counts.values())) == 1 else f"{min(counts.values())} to 5"
-        seeds = f"{min(counts.values())} to {max(counts.values())}" if len(set(counts.values())) > 1 else seeds
+        counts = sorted(sum(row["form"] == form for row in own) for form in FORMS)
+        seeds = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+        aim = "fresh" if name in FRESH else f"{AIMS[name]}" if name in AIMS else "known"
+        if name in LOSS_AIMS:
+            aim += f", {LOSS_AIMS[name]}"
         yield f"| {name} | {seeds} | {aim} | " + " | ".join(cells[f] for f in FORMS) + f" | {' / '.join(seconds)} |"
 
 
@@ -141,7 +142,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="with --table: a page that has the marks of the table")
     asked = parser.parse_args()
     if asked.table is None:
-        run(asked.out, asked.tables, asked.seeds, asked.forms)
+        measure_all(asked.out, asked.tables, asked.seeds, asked.forms)
         return
     lines = "\n".join(tabulate(read(asked.table)))
     print(lines)

@@ -12,7 +12,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import confusion_matrix, log_loss
 
-from fedspan import FederatedClassifier, InputError, Secure, VerticalFederatedClassifier
+from fedspan import FederatedClassifier, InputError, Participation, Secure, VerticalFederatedClassifier
 from fedspan.algorithms.learning.held_out import deal_rows, measure_outputs, temper_rows
 from fedspan.algorithms.learning.training_guard import HeldOutGuard, choose_temperature, judge, prior_loss
 from fedspan.numerics.swish import softmax
@@ -71,6 +71,17 @@ def test_labels_that_no_column_explains_are_told() -> None:
         # Ten held-out rows of each client; what noise leaves of a gain is undone by a large step at once.
         model = FederatedClassifier(local_steps=50, rounds=40, random_state=0).fit(Xs, ys)
     assert not model.converged_
+
+
+def test_the_held_out_loss_is_that_of_the_clients_that_answered() -> None:
+    """Three clients with the same rows: however many take part, the mean loss at the start is the same."""
+    X, y, _, _ = split(load_wine)
+    losses = []
+    for part in (None, Participation(count=1)):
+        model = FederatedClassifier(hidden=4, rounds=1, participation=part, random_state=0)
+        with pytest.warns(ConvergenceWarning):
+            losses.append(model.fit([X] * 3, [y] * 3).history_[-1]["held_out_loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-9)
 
 
 def test_a_run_that_could_go_on_does_not_say_that_it_is_done() -> None:

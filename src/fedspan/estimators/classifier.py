@@ -59,7 +59,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         hidden: Cells of the hidden layer of the built-in network; 0: none, which is a linear model. Its coefficients
             are those of all rows together (`summary()`). "auto": 128, and with method="auto" and fewer than 2000 rows
             the mean of the network's probabilities and a linear model's, because small tables make networks too
-            certain.
+            certain (not with participation or min_clients: the linear model needs every client).
         batch_size: Rows that are drawn in each round, by every client; one that has fewer takes all. None: all rows.
         rounds: How many rounds to run. With limits, the last few are exact ones that verify them.
         standardize: Whether to scale the columns by their means and deviations, over all clients and found by sums.
@@ -169,7 +169,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         else:
             labels, codes = encode_labels(match_to_rows(ys, data, "labels"))
         network = self._make_network(labels)
-        chosen = self._choose(network, labels, schema, parts)
+        chosen = self._choose(network, labels, schema, parts, everyone=min_clients is None)
         method, plan, secure = chosen.method, None, secure_from(self.secure)
 
         def label_all(weight: Mapping[str, Array]) -> dict[str, object]:
@@ -219,7 +219,13 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         return self
 
     def _choose(
-        self, network: Swish | TorchModel, labels: list[Any], schema: Schema, parts: Sequence[object]
+        self,
+        network: Swish | TorchModel,
+        labels: list[Any],
+        schema: Schema,
+        parts: Sequence[object],
+        *,
+        everyone: bool,
     ) -> ChosenMethod:
         """The method that the parameters come to; what it cannot do is refused."""
         if self._is_linear():
@@ -239,7 +245,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             read_bounds(self.standardize, schema.n_features) if self.model is None else None,
             private=self.privacy is not None,
             strict=bool(self.strict),
-            blend=BLEND if self.hidden == "auto" and self.participation is None else 0,
+            blend=BLEND if self.hidden == "auto" and self.participation is None and everyone else 0,
         )
 
     def _is_linear(self) -> bool:

@@ -105,8 +105,13 @@ class LocalSscaClient(SampleClient):
     def init(self) -> LocalMemory:
         return LocalMemory()
 
+    def _weigh_held(self) -> Array:
+        """The weight of the held-out rows: losses are divided by that of the clients that answered."""
+        weight = self.labelled.weight
+        return np.array(float(len(self.held) if weight is None else weight[self.held].sum()))
+
     def _evaluate_held(self, state: RowsMemory, omega: Array) -> float:
-        """Σ loss over the held-out rows, or over all rows if there are none anywhere: a number that can be added."""
+        """Σ loss over the held-out rows: a number that can be added."""
         rows = self.recall(state)
         with np.errstate(over="ignore", invalid="ignore"):
             loss = sum(float(rows.losses(omega, at).sum()) for at in _blocks(self.held))
@@ -147,7 +152,7 @@ class LocalSscaClient(SampleClient):
         return state, {"held": held, "all": every}
 
     @task(
-        releases=dict.fromkeys(("n", "held", "loss", "omega", "v", "square", "bad")),
+        releases=dict.fromkeys(("n", "held", "held_weight", "loss", "omega", "v", "square", "bad")),
         shows="the model's parameters and momentum after its own local steps, how far these led, its losses (also of "
         "rows that it holds out), and its number of training rows",
     )
@@ -157,10 +162,10 @@ class LocalSscaClient(SampleClient):
         omega, v, _, loss = self._step_locally(rows, arrays, arrays["v"], 0.0, rng)
         sent = _weigh(n, arrays["omega"], loss, omega, v=v)
         held = np.array(self._evaluate_held(state, arrays["omega"]))
-        return state, {"n": np.array(n), "held": held, **sent}
+        return state, {"n": np.array(n), "held": held, "held_weight": self._weigh_held(), **sent}
 
     @task(
-        releases=dict.fromkeys(("n", "held", "loss", "omega", "control", "square", "bad")),
+        releases=dict.fromkeys(("n", "held", "held_weight", "loss", "omega", "control", "square", "bad")),
         shows="the model's parameters after its own local steps, its mean gradient on the way, how far these led, its "
         "losses (also of rows that it holds out), and its number of training rows",
     )
@@ -172,7 +177,7 @@ class LocalSscaClient(SampleClient):
         sent = _weigh(n, arrays["omega"], loss, omega, control=mean)
         held = np.array(self._evaluate_held(state, arrays["omega"]))
         after = state if int(sent["bad"]) else replace(state, control=mean)
-        return after, {"n": np.array(n), "held": held, **sent}
+        return after, {"n": np.array(n), "held": held, "held_weight": self._weigh_held(), **sent}
 
     def _open_beside(self, state: RowsMemory) -> LinearClient:
         """The client of the linear model: the rows to train on, as the network takes them."""
@@ -191,10 +196,14 @@ class LocalSscaClient(SampleClient):
         """Σ f and Σ ∇f of the linear model beside the network."""
         return state, self._open_beside(state).slope(None, _ask_beside(arrays["theta"], state.scaling), rng)[1]
 
-    @task(releases={"held": None}, shows="the loss summed over the rows that it holds out")
+    @task(
+        releases={"held": None, "held_weight": None},
+        shows="the loss summed over the rows that it holds out, and their weight",
+    )
     def look_at_held_out(self, state: LocalMemory, arrays: Arrays, rng: Streams) -> tuple[LocalMemory, Arrays]:
         """Σ loss over the held-out rows."""
-        return state, {"held": np.array(self._evaluate_held(state, arrays["omega"]))}
+        held = np.array(self._evaluate_held(state, arrays["omega"]))
+        return state, {"held": held, "held_weight": self._weigh_held()}
 
     @task(
         releases={"losses": None, "wrong": None},
@@ -224,7 +233,7 @@ class LocalSscaClient(SampleClient):
         return np.asarray(np.log(np.maximum(Q, 1e-300)))
 
     @task(
-        releases=dict.fromkeys(("n", "loss", "confusion", "curve", "alone")),
+        releases=dict.fromkeys(("n", "held_weight", "loss", "confusion", "curve", "alone")),
         shows="how the model does on the rows that it holds out: loss, confusion matrix and calibration curve, summed; "
         "and how many of them a linear model of its own rows alone gets right, with its loss",
     )
@@ -233,7 +242,8 @@ class LocalSscaClient(SampleClient):
         outputs, y, weight = self._compute_outputs(state, arrays["omega"])
         if "beside" in arrays:
             outputs = self._add_beside(outputs, arrays["beside"])
-        return state, {**measure_outputs(outputs, y, weight), "alone": self._measure_alone(state, y, weight, rng)}
+        alone = self._measure_alone(state, y, weight, rng)
+        return state, {**measure_outputs(outputs, y, weight), "held_weight": self._weigh_held(), "alone": alone}
 
     def _measure_alone(self, state: RowsMemory, y: Array, weight: Array | None, rng: Streams) -> Array:
         """How many held-out rows a linear model of this client's other rows gets right, and Σ of its losses."""
@@ -440,11 +450,12 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
         numbers = {"rate": state.guard.rate, "momentum": momentum, "l2": l2, "steps": self.steps}
         arrays = {"omega": state.omega, name: state.control if state.corrected else state.v}
         arrays |= {key: np.array(value) for key, value in numbers.items()}
-        want = Sum("n", "held", "loss", "omega", name, "square", "bad")
+        want = Sum("n", "held", "held_weight", "loss", "omega", name, "square", "bad")
         total = (yield Ask("learn_corrected" if state.corrected else "learn", arrays, want)).total
         n = float(total["n"])
         loss = np.inf if int(total["bad"]) else float(total["loss"]) / n
-        held = float(total["held"]) / state.held_rows if state.held_rows else loss
+        held_out = float(total["held_weight"])  # of the clients that answered
+        held = float(total["held"]) / held_out if held_out else loss
         state = self._move(replace(state, t=state.t + 1, loss=loss, held=held), total, n)
         last = state.t >= self.rounds or (state.guard.closed and self.early_stopping)
         return (yield from self._finish(state)) if last else state
@@ -474,26 +485,27 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
         if not state.held_rows:
             return replace(state, omega=guard.best, finished=True)
         if not np.array_equal(state.omega, guard.best):
-            ask = Ask("look_at_held_out", {"omega": state.omega}, Sum("held"), everyone)
-            held = (yield from complete(ask)).total["held"]
-            guard, _ = judge(guard, state.omega, float(held) / state.held_rows, np.inf)
+            ask = Ask("look_at_held_out", {"omega": state.omega}, Sum("held", "held_weight"), everyone)
+            seen = (yield ask).total
+            held = float(seen["held"]) / max(float(seen["held_weight"]), 1e-300)
+            guard, _ = judge(guard, state.omega, held, np.inf)
             guard = replace(guard, cuts=state.guard.cuts, explosions=state.guard.explosions)
         omega, T = guard.best, 1.0
         if self.calibrate:
             ask = Ask("temper", {"omega": omega}, Sum("losses", "wrong"), everyone)
-            tempered = (yield from complete(ask)).total
+            tempered = (yield ask).total
             T = choose_temperature(tempered["losses"], tempered["wrong"], state.held_rows)
             omega = self._cool(omega, T)
         beside = {}
         if state.linear is not None:
             beside = {"beside": _weigh_classes(state.linear, self.model.classes)}
             ask = Ask("compare_models", {"omega": omega, **beside}, Sum("network", "both"), everyone)
-            losses = (yield from complete(ask)).total
+            losses = (yield ask).total
             if float(losses["both"]) - float(losses["network"]) > _EVIDENCE:
                 beside, state = {}, replace(state, linear=None)
-        want = Sum("n", "loss", "confusion", "curve", "alone")
-        sums = (yield from complete(Ask("evaluate", {"omega": omega, **beside}, want, everyone))).total
-        rows, weight = float(sums["n"]), state.held_rows
+        want = Sum("n", "held_weight", "loss", "confusion", "curve", "alone")
+        sums = (yield Ask("evaluate", {"omega": omega, **beside}, want, everyone)).total
+        rows, weight = max(float(sums["n"]), 1.0), max(float(sums["held_weight"]), 1e-300)
         alone = (float(sums["alone"][0]) / rows, float(sums["alone"][1]) / weight)
         found = Evaluation(rows, float(sums["loss"]) / weight, sums["confusion"], sums["curve"], alone)
         guard = replace(guard, best=omega)
