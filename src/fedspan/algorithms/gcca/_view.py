@@ -22,7 +22,7 @@ from fedspan._types import Array, Arrays, Matrix
 from fedspan.algorithms._moments import describe_not_finite
 from fedspan.algorithms._operator import round_product
 from fedspan.algorithms.gcca.entities import MATCH_TASKS, MATCH_TURNS, Entities, EntitiesClient, match_entities
-from fedspan.core.protocol import Ask, Round, Sum, Turn, complete, task
+from fedspan.core.protocol import Ask, Round, Turn, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid, to_grid
@@ -67,19 +67,12 @@ class ViewClient(EntitiesClient[ViewState]):
         shows="its number of features, and how many of them are independent",
     )
     def open_view(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
-        """Check the view and make ready; say how many components it can hold."""
+        """Make ready, and say how many components the view can hold. Whether they will do, the server decides."""
         view = self.view
         sums = view.column_squares.sum()
-        if not np.isfinite(sums):
+        if not np.isfinite(sums):  # not at a site of a federation, where such numbers count as missing
             raise describe_not_finite(view, drop="those rows from every view")
-        if sums == 0 or view.rank == 0:
-            raise InputError("All rows of this view are equal, so it says nothing. Leave this view out.")
-        if view.ridge == 0 and view.rank >= view.J - view.center:
-            raise InputError(
-                f"The {view.N} features of this view fit any representation of its {view.J} rows, so they say nothing. "
-                "Use fewer features than rows, or ridge > 0."
-            )
-        return state, {"features": np.array(view.N), "rank": np.array(view.rank)}
+        return state, {"features": np.array(view.N), "rank": np.array(view.rank if sums > 0 else 0)}
 
     # One entity's features can turn the projector by any amount, so there is no sensitivity.
     @task(releases={"Y": None}, shows=_SHOWS_PROJECTIONS)
@@ -205,11 +198,22 @@ def view_options(center: bool, scale: bool, ridge: float, tol: float) -> dict[st
     return {"center": center, "scale": scale, "ridge": ridge, "accuracy": min(max(1e-2 * tol, 1e-10), 1e-5)}
 
 
-def open_views(k: int, center: bool, rng: Streams) -> Round[tuple[int, int]]:
-    """(J, I) once the entities match and every view has been looked at; refuse more components than there can be."""
+def open_views(k: int, center: bool, ridge: float, rng: Streams) -> Round[tuple[int, int]]:
+    """(J, I) once the entities match and every view has been looked at; refuse views that say nothing, and more
+    components than there can be."""
     J, views = yield from match_entities(rng)
-    ranks = int((yield from complete(Ask("open_view", want=Sum("features", "rank")))).total["rank"])
-    most = min(ranks, J - center)
+    each = (yield from complete(Ask("open_view"))).each
+    ranks = {client: int(reply["rank"]) for client, reply in each.items()}
+    for client, rank in ranks.items():
+        says_nothing = f"The view of client {client!r} says nothing."
+        if rank == 0:
+            raise InputError(f"{says_nothing} All rows of this view are equal; leave it out.")
+        if ridge == 0 and rank >= J - center:
+            raise InputError(
+                f"{says_nothing} The {int(each[client]['features'])} features of this view fit any representation of "
+                f"its {J} rows. Use fewer features than rows, or ridge > 0."
+            )
+    most = min(sum(ranks.values()), J - center)
     if k > most:
         raise InputError(f"n_components must be from 1 to {most}, the rank of all views together, but is {k}.")
     return J, views
