@@ -182,6 +182,10 @@ class Server(Protocol[S]):
         """All that a run releases, from which its noise is planned; empty if it cannot be combined with noise."""
         return ()
 
+    def batch_rows(self) -> int:
+        """How many rows of a client a sum is over that is over a batch of them; 0: no sum is."""
+        return 0
+
     def simulates(self) -> bool:
         """Whether the clients' secret draws come from the seed, so that whoever knows it can repeat them."""
         return False

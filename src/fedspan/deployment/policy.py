@@ -359,6 +359,11 @@ class Policy:
                 raise PolicyRefusal(f"data.fill must have a value for every feature, but one is missing{which}.")
         if needs == "labelled":
             table.choose_classes(start.told)
+        if start.privacy is None and 0 < algorithm.batch_rows() < table.min_rows:
+            raise PolicyRefusal(
+                f"The job sums over batches of {algorithm.batch_rows()} rows, but sums at this site are over at least "
+                f"{table.min_rows} (min_rows in its file). Give batch_size = {table.min_rows} or more, or 0 for all."
+            )
         if needs == "target" and table.target is None:
             raise PolicyRefusal("This site's table has no column of targets. Its owner must name it: target = …")
         if needs in ("entities", "network") and table.id is not None:
