@@ -189,6 +189,7 @@ def test_the_ledger_counts_what_left_the_client_that_released_most(tmp_path) -> 
         ({"epsilon": float("nan")}, "epsilon must be above 0"),
         ({"delta": 0.0}, "delta must be above 0"),
         ({"delta": 1.0}, "delta must be above 0"),
+        ({"delta": 0.1}, "delta must be below 1 / number of rows, but is 0.1"),
         ({"row_norm": None}, "Reading it from the data would leak"),
         ({"row_norm": 0.0}, "row_norm must be above 0"),
         ({"row_norm": math.inf}, "row_norm must be above 0"),
