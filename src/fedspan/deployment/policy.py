@@ -387,6 +387,12 @@ class Policy:
             return None
         if dp.simulate or start.algorithm.simulates():
             raise PrivacyError("The server could remove simulated noise again. Leave privacy.simulate out of the job.")
+        least = self.find_table(start.table).min_rows
+        if dp.delta * least >= 1:
+            raise PrivacyError(
+                f"delta must be below 1 / number of rows, but is {dp.delta!r}, and no job uses fewer than {least} rows "
+                "of this site."
+            )
         plan = start.plan  # this site's own: nothing of it comes from the server
         if plan is None or plan.row_norm != dp.row_norm:
             raise PrivacyError("The privacy plan of this run cannot be made at this site.")

@@ -35,7 +35,7 @@ SAYS: dict[str, dict[str, str]] = {
         "epsilon": "how much all that leaves may say about any single row: smaller is more private",
         "delta": "the probability with which epsilon may be exceeded; less than 1 / number of rows",
         "row_norm": "a public bound on the norm of a row (classifiers: of a row's gradient); longer ones are cut; "
-        '"auto" finds one for 3 % of the budget',
+        '"auto" finds one for 3 % of the budget; "unit" gives every row the norm 1',
         "center": 'a bound on rows before centering, for their mean; "robust" finds one for 3 % of the budget',
         "neighbours": "what epsilon speaks of: a row more or less, or one row in the place of another",
         "expect": "a public guess of the mean square along the last component, for the forecast of the error",

@@ -109,7 +109,7 @@ class PrivacyTable(TypedDict, total=False):
 
     epsilon: float
     delta: float
-    row_norm: float | Literal["auto"]
+    row_norm: float | Literal["auto", "unit"]
     center: float | Literal["robust"]
     neighbours: Neighbours
     expect: float

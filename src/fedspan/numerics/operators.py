@@ -5,7 +5,8 @@ B = (A - 1μᵀ) diag(1/s), M = BᵀB. B is never formed: dense rows (in memory 
 are shifted in blocks that stay in the cache, sparse ones by rank-one corrections. Rows that are not in memory at all
 (`RowBatches`) are read once for every sum or product, batch by batch. With a bound C on the norm of a row, each row of
 B is shortened to it: row i is multiplied by w_i = min(1, C/‖b_i‖) (w is computed once per μ), and a row that is not
-finite counts as a row of zeros: an error would tell of it.
+finite counts as a row of zeros: an error would tell of it. With `unit`, every row gets that norm: w_i = C/‖b_i‖, but a
+row that is so small, or in a sparse table so near to μ, that its direction is rounding error counts as zeros.
 
 With `at_once`, dense rows are passed over once for sums, squares and Gram matrix, around a point c near their mean
 (`RowPass`), in their own dtype if that is float32; what is added up over blocks is float64 all the same.
@@ -27,6 +28,8 @@ _ROW_BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fit
 _GRAM_BLOCK = 1 << 19, 1 << 22  # for Gram matrices: as large as the matrix, but from 4 to 32 MB, where BLAS is fastest
 _PASS_BLOCK = 1 << 17, 1 << 22  # the same for one pass in all: four times as large as the matrix, from 1 to 32 MB
 _CENTER_ROWS = 64  # rows whose mean is taken for c
+_NO_LENGTH = 1e-150  # of a row: its square is near the smallest numbers
+_NO_DIRECTION = 1e-4  # of a sparse row's distance from the mean, as a part of both lengths
 _FAR_CENTER = 100.0  # how much larger than the variance (c - mean)² may be: two digits
 _SINGLE_RANGE = 1e-30, 1e30  # of mean squares that float32 can hold with room for sums
 _KEPT_GRAM = 1 << 24  # entries of a Gram matrix that spares reading the rows again: 128 MB
@@ -126,11 +129,11 @@ class RowPass(NamedTuple):
 class Rows:
     """The rows of one client: sums, squares, products with M and M itself, for a given shift and scale."""
 
-    def __init__(self, A: Matrix, row_norm: float = np.inf, at_once: bool = False) -> None:
+    def __init__(self, A: Matrix, row_norm: float = np.inf, at_once: bool = False, *, unit: bool = False) -> None:
         self.n, self.d = A.shape
         self.sparse, self.batched = sp.issparse(A), isinstance(A, RowBatches)
         self.A: Any = _to_canonical(A) if self.sparse else A  # dense, sparse or batched: the two flags tell
-        self.row_norm = row_norm
+        self.row_norm, self.unit = row_norm, unit
         if self.sparse and row_norm < np.inf:
             self.A = _drop_not_finite(self.A)
         self._map = _find_map(A) if isinstance(A, np.memmap) else None
@@ -177,11 +180,16 @@ class Rows:
 
     def _shrink(self, norms: Array) -> Array:
         """w for rows of those norms."""
+        if self.unit:
+            return np.where(norms > _NO_LENGTH, self.row_norm / np.maximum(norms, _NO_LENGTH), 0.0)
         return self.row_norm / np.maximum(norms, self.row_norm)
 
     def _weights(self, mu: Array | None) -> Array:
         """w of sparse rows, without making them dense."""
-        return self._shrink(self.norms(mu))
+        norms = self.norms(mu)
+        if self.unit and mu is not None:  # ‖a - μ‖² = ‖a‖² - 2aμ + ‖μ‖² must have digits left
+            norms = np.where(norms > _NO_DIRECTION * (self.norms(None) + np.linalg.norm(mu)), norms, 0.0)
+        return self._shrink(norms)
 
     def count_longer(self) -> int:
         """How many rows are longer than the bound; those that are not finite are."""
