@@ -24,6 +24,7 @@ from fedspan.estimators._bases.export import pca_to_sklearn, projection_to_onnx
 from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
 from fedspan.estimators._options.component_count import choose_count, count_to_solve
 from fedspan.estimators._options.private_solvers import describe_error, measure_rows
+from fedspan.estimators._options.row_weights import ClientWeight, SampleWeight, weigh_clients
 from fedspan.estimators._options.spectral_parameters import SpectralParameters
 from fedspan.estimators._options.spectral_solvers import choose_solver
 from fedspan.estimators.launch import count_sharers, secure_from, warn_caller
@@ -135,6 +136,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         clients: ClientData,
         y: object = None,
         *,
+        sample_weight: SampleWeight | None = None,
+        client_weight: ClientWeight = "rows",
         warm_start: FederatedPCA | None = None,
         min_clients: int | None = None,
         retries: int = RETRIES,
@@ -145,6 +148,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         Parameters:
             clients: One entry per client; rows are samples.
             y: Ignored, as in scikit-learn.
+            sample_weight: How often each row counts: one array for each client, in a list or a mapping as `clients`.
+            client_weight: What a client counts: "rows" (as its rows say), "equal" (as much as any other), or a mapping
+                from clients to numbers. The sum of all weights stays what it was.
             warm_start: A model of nearly the same data, from which krylov and davidson need only a few rounds.
             min_clients: Go on if at least this many clients answer; by default all must. Solvers that need every
                 client's answer still do (fedpower does not).
@@ -155,6 +161,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         if not isinstance(warm_start, FederatedPCA | None):
             raise InputError(f"warm_start must be a fitted model or None, but is of type {type(warm_start).__name__}.")
         data, schema = open_clients(clients, in_batches=True)
+        data = weigh_clients(data, schema, sample_weight, client_weight, self.privacy)
         k = count_to_solve(self, schema, self.privacy)
         ledger = ledger if ledger is not None else Ledger()
         options, secure = FitOptions(ledger, retries, min_clients), secure_from(self.secure)
@@ -267,7 +274,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         total = self.explained_variance_.sum() / self.explained_variance_ratio_.sum() * (self.n_samples_ - 1)
         return Prior(self.basis_.T, self.basis_variance_ratio_ * total)
 
-    def _drop_null_space(self, theta: Array, Z: Array, rows: int) -> tuple[Array, Array]:
+    def _drop_null_space(self, theta: Array, Z: Array, rows: float) -> tuple[Array, Array]:
         """Keep the components that the data determine: those of zero variance are arbitrary."""
         tiny = max(rows, len(Z)) * np.finfo(np.float64).eps * (theta[0] if len(theta) else 0.0)
         rank = int(np.sum(theta > tiny))

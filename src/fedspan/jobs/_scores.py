@@ -20,6 +20,7 @@ from fedspan.data.tables import BatchedRows
 from fedspan.errors import CheckpointError
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.jobs.tasks import AnyModel
+from fedspan.numerics.operators import WeightedRows
 
 if TYPE_CHECKING:
     from fedspan.jobs.model import Job
@@ -45,11 +46,17 @@ def keep_scores(path: Path, job: Job, model: AnyModel, data: Mapping[str, object
         return
     most = max(1, _POINTS // max(1, len(data)))
     W = model.components_[:2].T / model.scale_[:, None]
-    scores = {name: _sample_rows(source() if callable(source) else source, most) @ W for name, source in data.items()}
+    scores = {name: _sample_rows(_open_rows(source), most) @ W for name, source in data.items()}
     shift = model.mean_ @ W
     save_tree(
         path, "table of scores", {name: np.asarray(rows - shift, dtype=np.float32) for name, rows in scores.items()}
     )
+
+
+def _open_rows(source: object) -> object:
+    """The rows of a client, whatever they count."""
+    rows = source() if callable(source) else source
+    return rows.rows if isinstance(rows, WeightedRows) else rows
 
 
 def _sample_rows(X: Any, most: int) -> Array:
