@@ -20,6 +20,7 @@ import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -353,6 +354,27 @@ class Rows:
             for block in self._blocks(mu, min(max(self.d**2, least), most)):
                 G += block.T @ block
         return G if s is None else G / np.outer(s, s)
+
+    def shifted_blocks(self, mu: Array | None, s: Array | None) -> Iterator[Array]:
+        """B itself, dense, some rows at a time: what is yielded is overwritten by what comes next."""
+        if not self.sparse:
+            for block in self._blocks(mu, _ROW_BLOCK):
+                yield block if s is None else block / s
+            return
+        step = max(1, _ROW_BLOCK // self.d)
+        w = np.ones(self.n) if self._plain else self._weights(mu)
+        for start in range(0, self.n, step):
+            block = self.A[start : start + step].toarray()
+            block = (block if mu is None else block - mu) * w[start : start + step, None]
+            yield block if s is None else block / s
+
+    def digest(self) -> bytes:
+        """A digest of all rows: whoever has them can repeat it, and nobody else."""
+        found = blake2b(digest_size=16)
+        parts = (self.A.data, self.A.indices, self.A.indptr) if self.sparse else self._raw(_CENTER_ROWS)
+        for part in parts:
+            found.update(part.tobytes())
+        return found.digest()
 
     def drop_pass(self) -> None:
         """Forget what the pass over the rows found; what is asked next is computed anew."""

@@ -141,19 +141,32 @@ def draw_curve_chart(
     return draw_svg(W, H, title, parts, "chart")
 
 
-def draw_bar_chart(values: Sequence[float], title: str, x_label: str) -> str:
-    """Shares from 0 to 1, one bar each, from a common zero."""
+def draw_bar_chart(
+    values: Sequence[float],
+    title: str,
+    x_label: str,
+    *,
+    level: float | None = None,
+    level_name: str = "",
+    kept: int | None = None,
+) -> str:
+    """Shares from 0 to 1, one bar each, from a common zero; paler beyond the first `kept`, with a line at `level`."""
     step = (W - _LEFT - RIGHT) / len(values)
-    largest = max(values) or 1.0
+    largest = max([*values, level or 0.0]) or 1.0
     height = H - TOP - BOTTOM - 12
     parts = []
     for i, value in enumerate(values):
         h = value / largest * height
         middle, y = _LEFT + (i + 0.5) * step, H - BOTTOM - h
-        parts.append(draw_bar(middle, step, y, h, f"{x_label} {i + 1}: {value:.2%}"))
+        bar = draw_bar(middle, step, y, h, f"{x_label} {i + 1}: {value:.2%}")
+        parts.append(bar if kept is None or i < kept else f'<g opacity="0.4">{bar}</g>')
         if len(values) <= 12:
             digits = 3 if step > 36 else 2  # so that two numbers do not touch
             parts.append(draw_label(middle, y - 5, f"{100 * value:.{digits}g}", "middle"))
+    if level is not None:
+        y = H - BOTTOM - level / largest * height
+        parts.append(draw_horizontal("level", _LEFT, y))
+        parts.append(draw_label(W - RIGHT, y - 6 if y > TOP + 12 else y + 16, level_name, "end", kind="halo"))
     parts.append(draw_horizontal("axis", _LEFT, H - BOTTOM))
     parts += [
         draw_label(_LEFT + (number - 0.5) * step, H - BOTTOM + 18, f"{number:g}", "middle")

@@ -80,10 +80,10 @@ def _read_sample_weight(given: SampleWeight | None, schema: Schema) -> dict[str,
         odd = sorted(set(found) ^ set(schema.counts))[0]
         missing = "has none for" if odd in schema.counts else "names no client in"
         raise InputError(f"sample_weight must have one array for each client, but {missing} {odd!r}.")
-    return {name: _check_weights(name, values, schema.counts[name]) for name, values in found.items()}
+    return {name: _check_row_weights(name, values, schema.counts[name]) for name, values in found.items()}
 
 
-def _check_weights(client: str, values: object, rows: int) -> Array:
+def _check_row_weights(client: str, values: object, rows: int) -> Array:
     """The weights of one client's rows as float64, if they can be used; or where the first is that cannot."""
     with blame_client(client):
         try:
