@@ -75,6 +75,8 @@ class SiteTable:
         """How columns are made for a job: it chooses among the words of this file, and can add none."""
         wanted = preparation_from(asked.get("preparation"))
         alone = bool(asked.get("alone"))
+        if wanted.weight is not None:
+            raise PolicyRefusal("A site does not weigh its rows for a job. Leave data.weight out.")
         self._check_role("id", wanted.id, self.id, optional=alone)
         if wanted.label is None or wanted.label != self.target:
             self._check_role("label", wanted.label, self.label, optional=alone and not wanted.label_everywhere)

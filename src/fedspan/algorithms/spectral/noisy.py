@@ -38,7 +38,7 @@ from fedspan.core.protocol import Ask, Client, Course, Release, Replay, Round, S
 from fedspan.core.replay import CLOSE, Basis, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError, PrivacyError
-from fedspan.numerics.operators import Rows
+from fedspan.numerics.operators import Rows, WeightedRows
 from fedspan.numerics.orthonormal import orthonormalize, random_orthonormal
 from fedspan.privacy.quantile import count_in_bins, find_quantile
 from fedspan.privacy.release import HISTOGRAM
@@ -61,20 +61,20 @@ class PrivateClient(RowsClient):
             raise InputError(
                 "A private run needs a public bound on the norm of a row. Give privacy=RowDP(epsilon, delta, row_norm)."
             )
-        self.rows, self.norm = Rows(data, row_norm, unit=unit), row_norm
+        self.rows, self.norm = Rows(_cut_weights(data), row_norm, unit=unit), row_norm
 
     @task(
         releases={"n": Sensitivity(0), "longer": Sensitivity(0)},
         shows="its number of rows, and how many of them are longer than the bound",
     )
     def census(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
-        """How many rows there are, and how many of them are longer than the bound."""
-        return state, {"n": np.array(self.rows.n), "longer": np.array(self.rows.count_longer())}
+        """How many rows there are (with weights, their sum), and how many of them are longer than the bound."""
+        return state, {"n": np.array(self.rows.total), "longer": np.array(self.rows.count_longer())}
 
     @task(releases={"n": Sensitivity(0)}, shows="its number of rows")
     def tally(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """How many rows there are, where no bound is known yet."""
-        return state, {"n": np.array(self.rows.n)}
+        return state, {"n": np.array(self.rows.total)}
 
     @task(releases={"bins": HISTOGRAM}, shows="how many of its rows have which length")
     def lengths(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
@@ -140,6 +140,13 @@ class PrivateClient(RowsClient):
                 "The columns of Z must be orthonormal, because the noise is calibrated for that. Nothing was sent."
             )
         return Z
+
+
+def _cut_weights(data: object) -> object:
+    """Rows of which none counts more than once: so one row changes a number of rows by 1, and a sum by the bound."""
+    if not isinstance(data, WeightedRows):
+        return data
+    return WeightedRows(data.rows, np.clip(data.weights, 0.0, 1.0))
 
 
 @dataclass(frozen=True)
