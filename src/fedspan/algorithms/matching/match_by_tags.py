@@ -22,9 +22,10 @@ import numpy as np
 
 from fedspan._types import Array, Arrays
 from fedspan.algorithms.matching.canonical_ids import canonical_ids, digest_table
+from fedspan.core.checkpoint import build
 from fedspan.core.protocol import Ask, Client, Needs, Replay, Round, Server, Turn, complete, task
 from fedspan.core.rng import Streams
-from fedspan.errors import ClientError, InputError, PolicyRefusal, ProtocolError
+from fedspan.errors import CheckpointError, ClientError, InputError, PolicyRefusal, ProtocolError
 
 How = Literal["intersection", "union"]
 MOST_PARTIES = 10
@@ -63,6 +64,15 @@ class MatchedRows:
 
     rows: Array | None = None  # (J,)
     table: Array | None = None  # (16,) bytes
+
+
+def read_matched_rows(saved: object) -> MatchedRows | None:
+    """What a client remembered of where its rows stand; None if that is something else, or nothing."""
+    try:
+        matched = build(MatchedRows, saved)
+    except CheckpointError:
+        return None
+    return None if matched.rows is None or matched.table is None else matched
 
 
 class IdClient(Client[MatchedRows]):
