@@ -19,11 +19,12 @@ from verified_world import AT, Refused, World
 from fedspan.algorithms import FedSgd, VerticalSgd
 from fedspan.core.rng import Streams
 from fedspan.deployment.loopback_federation import LoopbackFederation
+from fedspan.deployment.policy import Policy
 from fedspan.deployment.site_rules import rosters as rosters_module
 from fedspan.deployment.site_rules.rosters import Rosters
 from fedspan.deployment.site_service import SiteService
 from fedspan.engines.start import check_run_name
-from fedspan.errors import PrivacyError, ProtocolError
+from fedspan.errors import InputError, PrivacyError, ProtocolError
 from fedspan.numerics.swish import Swish
 
 defences = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence off"])
@@ -140,6 +141,18 @@ def test_another_way_to_the_same_table_brings_no_other_groups(
         held.record(name, second, (("a", "b", "c"),), "a")
         assert held.forget(name, second) == (("a", "b", "c"),)
     held.record(name, second, (("a", "b"),), "a")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1.0", "0.0"])
+@pytest.mark.parametrize("key", ["row_norm", "epsilon", "delta"])
+def test_a_rule_that_nothing_can_break_is_none(tmp_path: Path, key: str, value: str) -> None:
+    """TOML knows nan and inf: a bound of that size would look like one, and hold nobody."""
+    rules = {"row_norm": "1.0", "epsilon": "1.0", "delta": "1e-6", key: value}
+    (tmp_path / "local").mkdir()
+    lines = ['[tables.default]\npath = "a.csv"\ncolumns = ["a"]\n[require]', *(f"{k} = {v}" for k, v in rules.items())]
+    (tmp_path / "local" / "fedspan.toml").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(InputError, match=f"{key} in .* must be above 0 and finite"):
+        Policy.read(tmp_path)
 
 
 # ---------------------------------------------------------------------------------------- names

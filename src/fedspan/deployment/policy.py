@@ -6,6 +6,7 @@ A run that asks for less protection than it demands is refused before a row is r
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -265,6 +266,9 @@ class Policy:
                 f"verified = true in [require] of {path} needs the names of all sites, or a server could invent some: "
                 'sites = ["…", "…", "…"].'
             )
+        for key in ("row_norm", "epsilon", "delta"):
+            if key in require and not 0 < require[key] < math.inf:
+                raise InputError(f"{key} in [require] of {path} must be above 0 and finite, but is {require[key]!r}.")
         if ("epsilon" in require) != ("delta" in require):
             raise InputError(f"[require] of {path} must have both epsilon and delta, or neither.")
         if "row_norm" in require and "epsilon" not in require:

@@ -14,6 +14,7 @@ N_i features.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +23,7 @@ from fedspan._types import Array, Arrays, Matrix
 from fedspan.algorithms._moments import describe_not_finite
 from fedspan.algorithms._operator import round_product
 from fedspan.algorithms.gcca.entities import MATCH_TASKS, MATCH_TURNS, Entities, EntitiesClient, match_entities
-from fedspan.core.protocol import Ask, Round, Turn, complete, task
+from fedspan.core.protocol import Ask, Round, Sum, Turn, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid, to_grid
@@ -63,8 +64,8 @@ class ViewClient(EntitiesClient[ViewState]):
         return ViewState()
 
     @task(
-        releases={"features": None, "rank": None},
-        shows="its number of features, and how many of them are independent",
+        releases={"features": None, "rank": None, "useless": None},
+        shows="its number of features, how many of them are independent, and whether that is none or too many",
     )
     def open_view(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
         """Make ready, and say how many components the view can hold. Whether they will do, the server decides."""
@@ -72,7 +73,9 @@ class ViewClient(EntitiesClient[ViewState]):
         sums = view.column_squares.sum()
         if not np.isfinite(sums):  # not at a site of a federation, where such numbers count as missing
             raise describe_not_finite(view, drop="those rows from every view")
-        return state, {"features": np.array(view.N), "rank": np.array(view.rank if sums > 0 else 0)}
+        rank = view.rank if sums > 0 else 0
+        useless = rank == 0 or (view.ridge == 0 and rank >= view.J - view.center)
+        return state, {"features": np.array(view.N), "rank": np.array(rank), "useless": np.array(int(useless))}
 
     # One entity's features can turn the projector by any amount, so there is no sensitivity.
     @task(releases={"Y": None}, shows=_SHOWS_PROJECTIONS)
@@ -198,25 +201,34 @@ def view_options(center: bool, scale: bool, ridge: float, tol: float) -> dict[st
     return {"center": center, "scale": scale, "ridge": ridge, "accuracy": min(max(1e-2 * tol, 1e-10), 1e-5)}
 
 
-def open_views(k: int, center: bool, ridge: float, rng: Streams) -> Round[tuple[int, int]]:
+def open_views(k: int, center: bool, rng: Streams) -> Round[tuple[int, int]]:
     """(J, I) once the entities match and every view has been looked at; refuse views that say nothing, and more
     components than there can be."""
     J, views = yield from match_entities(rng)
-    each = (yield from complete(Ask("open_view"))).each
-    ranks = {client: int(reply["rank"]) for client, reply in each.items()}
-    for client, rank in ranks.items():
-        says_nothing = f"The view of client {client!r} says nothing."
-        if rank == 0:
-            raise InputError(f"{says_nothing} All rows of this view are equal; leave it out.")
-        if ridge == 0 and rank >= J - center:
-            raise InputError(
-                f"{says_nothing} The {int(each[client]['features'])} features of this view fit any representation of "
-                f"its {J} rows. Use fewer features than rows, or ridge > 0."
-            )
-    most = min(sum(ranks.values()), J - center)
+    total = (yield from complete(Ask("open_view", want=Sum("features", "rank", "useless")))).total
+    if total["useless"]:
+        hidden = (
+            f"{int(total['useless'])} of the {views} views say nothing: all rows of such a view are equal, or its "
+            "features fit any representation of its rows. Use fewer features than rows, or ridge > 0."
+        )
+        each = (yield from complete(Ask("open_view", hidden=hidden))).each
+        raise InputError(_describe_useless(each, J))
+    most = min(int(total["rank"]), J - center)
     if k > most:
         raise InputError(f"n_components must be from 1 to {most}, the rank of all views together, but is {k}.")
     return J, views
+
+
+def _describe_useless(each: Mapping[str, Arrays], J: int) -> str:
+    """Which view says nothing, and why."""
+    client = next(client for client, reply in each.items() if reply["useless"])
+    says_nothing = f"The view of client {client!r} says nothing."
+    if not each[client]["rank"]:
+        return f"{says_nothing} All rows of this view are equal; leave it out."
+    return (
+        f"{says_nothing} The {int(each[client]['features'])} features of this view fit any representation of its {J} "
+        "rows. Use fewer features than rows, or ridge > 0."
+    )
 
 
 def view_opening(*more: str) -> tuple[Turn, ...]:

@@ -132,7 +132,7 @@ class AltMaxVar(_MaxVar):
         return Course(view_opening(first), view_rounds("update", self.patience))
 
     def init(self, rng: Streams) -> Round[MaxVarState]:
-        J, views = yield from open_views(self.k, self.center, self.ridge, rng)
+        J, views = yield from open_views(self.k, self.center, rng)
         if self.start == "mvlsa":
             G = yield from ask_mvlsa(self.k, self.rank or 2 * self.k, self.center)
         else:
@@ -210,7 +210,7 @@ class Mvlsa(_MaxVar):
         return Course(view_opening(), view_rounds("reduce"))
 
     def init(self, rng: Streams) -> Round[MaxVarState]:
-        J, views = yield from open_views(self.k, self.center, self.ridge, rng)
+        J, views = yield from open_views(self.k, self.center, rng)
         return MaxVarState(J, views, 0, np.zeros((J, 0)), np.inf, np.inf, None, None)
 
     def round(self, state: MaxVarState, rng: Streams) -> Round[MaxVarState]:

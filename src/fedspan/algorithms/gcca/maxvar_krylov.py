@@ -88,7 +88,7 @@ class MaxVarKrylov(Krylov):
         return NOT_SUMS_OF_VIEWS
 
     def opening(self, rng: Streams) -> Round[KrylovStart]:
-        J, views = yield from open_views(self.k, self.center, self.ridge, rng)
+        J, views = yield from open_views(self.k, self.center, rng)
         S = (yield from complete(Ask("sketch", {"k": np.array(self.k)}, Sum("S")))).total["S"]
         moments = Moments(J, np.zeros(J), np.ones(0), float(views * self.k), views)
         return KrylovStart(moments, orthonormalize(S - S.mean(axis=0) if self.center else S.astype(np.float64)))
@@ -141,7 +141,7 @@ class MaxVarDavidson(MaxVarKrylov):
         return replace(super().course(), opening=view_opening("reduce"))
 
     def opening(self, rng: Streams) -> Round[KrylovStart]:
-        J, views = yield from open_views(self.k, self.center, self.ridge, rng)
+        J, views = yield from open_views(self.k, self.center, rng)
         return KrylovStart(Moments(J, np.zeros(J), np.ones(0), float(views * self.k), views), np.zeros((J, self.k)))
 
     def init(self, rng: Streams) -> Round[ViewsKrylovState]:
