@@ -28,7 +28,7 @@ CASES: list[tuple[Method, int, int, How]] = [  # method, parties, ids of each, w
     ("psi", 2, 1_000, "intersection"),
     ("psi", 2, 10_000, "intersection"),
     ("psi", 10, 10_000, "intersection"),
-    ("psi", 10, 10_000, "union"),
+    ("psi", 10, 1_000, "union"),
     ("psi", 2, 100_000, "intersection"),
     ("digest", 2, 100_000, "intersection"),
 ]
