@@ -142,7 +142,7 @@ class _Matched(TypedDict):
     entities: int
 
 
-def _check_ids(request: RunRequest, tables: Mapping[str, RemoteTable], ledger: Ledger) -> None:
+def _check_have_ids(request: RunRequest, tables: Mapping[str, RemoteTable], ledger: Ledger) -> None:
     """Views need the same rows: by their ids, which all sites have or none."""
     bare = [site for site, table in tables.items() if not table.ids]
     unkeyed = [site for site, table in tables.items() if not table.keyed]
@@ -260,7 +260,7 @@ class ServerJob:
         first = next(iter(tables.values()))
         ledger.add(Note(f"handshake: {first.n_features} features"))
         if views:
-            _check_ids(request, tables, ledger)
+            _check_have_ids(request, tables, ledger)
         else:
             told = next((table for table in tables.values() if table.columns is not None), first)
             preparation = replace(preparation, categories=dict(told.categories))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal
@@ -144,7 +144,7 @@ def _check_list(name: str, ids: Any) -> list[object]:
 
 def _is_column(ids: object) -> bool:
     """Whether that is a column of pandas, polars or Arrow."""
-    return all(hasattr(ids, name) for name in ("__len__", "__iter__")) and not isinstance(ids, Mapping | set)
+    return isinstance(ids, Iterable) and isinstance(ids, Sized) and not isinstance(ids, Mapping | set)
 
 
 def _order_by_first_client(rows: Mapping[str, Array]) -> Array:

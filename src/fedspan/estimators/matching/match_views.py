@@ -147,13 +147,19 @@ def _refuse_or_warn_without_ids(views: Mapping[str, ViewSource], without: list[s
     if matching.match in METHODS:
         raise InputError(f"match={matching.match!r} needs ids; give ids=…, or name the column that holds them.")
     sources = [view.source for view in views.values()]
-    if any(is_lazy(source) for source in sources):
+    if any(_is_elsewhere(source) for source in sources):
         warn_caller(
             "The rows of the views were matched by their order only, because no ids are named. If a table is sorted "
             "in another way, the result is wrong; name the column of ids (ids=…, in a job data.id) if there is one."
         )
     else:
         _look_at_indexes(dict(zip(views, sources, strict=True)))
+
+
+def _is_elsewhere(source: object) -> bool:
+    """Whether that is a file or a query, whose rows nobody has lined up in this program."""
+    inner = source.source if isinstance(source, Prepared) else source
+    return is_lazy(inner) and not callable(inner)
 
 
 def _look_at_indexes(sources: Mapping[str, object]) -> None:
