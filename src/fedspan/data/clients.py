@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 
 from fedspan.algorithms.agree_columns import Columns, agree_on_columns
 from fedspan.data.preparation import Preparation
@@ -32,6 +33,7 @@ class Schema:
     rows: int
     preparation: Preparation | None = None  # how the columns were made, if they were
     dtype: str | None = None  # float32 if all rows are, else float64; None if the rows are at other sites
+    density: float = 1.0  # the share of entries that are stored, where rows are sparse
 
 
 def name_clients(clients: Mapping[str, Entry] | Sequence[Entry]) -> dict[str, Entry]:
@@ -84,11 +86,11 @@ def open_clients(
         )
     sources = sorted(name_clients(clients).items())
     data: dict[str, ClientData] = {}
-    rows, dtypes = 0, set[str | None]()
+    rows, dtypes, stored, entries = 0, set[str | None](), 0.0, 0.0
 
     def open_each() -> Iterator[tuple[str, Columns]]:
         """One after the other, so that a client that differs is refused before the next one is opened."""
-        nonlocal rows
+        nonlocal rows, stored, entries
         order: tuple[str, ...] | None = None
         room = _KEPT
         for name, source in sources:
@@ -107,6 +109,8 @@ def open_clients(
                 data[name] = arranged.X if kept else partial(_reopen, source, in_batches, arranged.names)
                 dtypes.add(str(table.X.dtype))
                 (n, d), names, units = table.X.shape, table.names, table.units
+                stored += table.X.nnz if isinstance(table.X, sp.sparray | sp.spmatrix) else n * d
+                entries += n * d
             rows += n
             yield name, Columns(int(d), names, dict(units))
 
@@ -114,7 +118,8 @@ def open_clients(
     preparations = [source.preparation for _, source in sources if isinstance(source, Prepared | RemoteTable)]
     made = next((each for each in preparations if each is not None and not each.trivial), None)
     common = "float32" if dtypes == {"float32"} else "float64"
-    return data, Schema(columns.features, columns.names, rows, made, None if None in dtypes else common)
+    dtype, density = None if None in dtypes else common, stored / entries if entries else 1.0
+    return data, Schema(columns.features, columns.names, rows, made, dtype, density)
 
 
 def _count_bytes(X: Matrix) -> int:

@@ -24,6 +24,7 @@ import scipy.sparse as sp
 from fedspan._types import Array
 
 _ROW_BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fits a cache
+_LEAST_ROWS, _WIDEST_BLOCK = 32, 1 << 23  # of very wide rows a block has that many, up to 64 MB
 _GRAM_BLOCK = 1 << 19, 1 << 22  # for Gram matrices: as large as the matrix, but from 4 to 32 MB, where BLAS is fastest
 _PASS_BLOCK = 1 << 17, 1 << 22  # the same for one pass in all: four times as large as the matrix, from 1 to 32 MB
 _CENTER_ROWS = 64  # rows whose mean is taken for c
@@ -142,7 +143,7 @@ class Rows:
 
     def _blocks(self, mu: Array | None, entries: int) -> Iterator[Array]:
         """The dense rows in blocks of float64, shifted by μ; without a copy where none is needed."""
-        step = max(1, entries // self.d)
+        step = self._rows_at_once(entries)
         if mu is None and self.A.dtype == np.float64 and self.row_norm == np.inf:
             yield from self._raw(step)
             return
@@ -156,6 +157,10 @@ class Rows:
                     block *= self._shrink(norms)[:, None]
                 block[~np.isfinite(norms)] = 0.0
             yield block
+
+    def _rows_at_once(self, entries: int) -> int:
+        """Rows of a block of about that many entries: by bytes, but so that a product is one of matrices."""
+        return max(1, entries // self.d, min(_LEAST_ROWS, _WIDEST_BLOCK // self.d))
 
     def _raw(self, step: int) -> Iterator[Array]:
         """The dense rows as they are, at most `step` at a time."""
@@ -187,7 +192,7 @@ class Rows:
         """How many rows are longer than the bound; those that are not finite are."""
         if self.sparse:
             return int(np.sum(self._weights(None) < 1))
-        parts = (np.asarray(rows, dtype=np.float64) for rows in self._raw(max(1, _ROW_BLOCK // self.d)))
+        parts = (np.asarray(rows, dtype=np.float64) for rows in self._raw(self._rows_at_once(_ROW_BLOCK)))
         with np.errstate(over="ignore", invalid="ignore"):
             return sum(int(np.count_nonzero(~(np.einsum("ij,ij->i", p, p) <= self.row_norm**2))) for p in parts)
 
@@ -200,7 +205,7 @@ class Rows:
             return np.sqrt(squares)
         shift, parts = np.zeros(self.d) if mu is None else mu, []
         with np.errstate(over="ignore", invalid="ignore"):
-            for rows in self._raw(max(1, _ROW_BLOCK // self.d)):
+            for rows in self._raw(self._rows_at_once(_ROW_BLOCK)):
                 block = np.subtract(rows, shift, dtype=np.float64)
                 parts.append(np.sqrt(np.einsum("ij,ij->i", block, block)))
         found = np.concatenate(parts) if parts else np.zeros(0)
@@ -259,7 +264,7 @@ class Rows:
             rows, columns = bad.row[at], bad.col[at]
             return len(rows), len(np.unique(rows)), int(columns.min()) if len(columns) else -1
         values, count, by_column = 0, 0, np.zeros(self.d, dtype=bool)
-        for block in self._raw(max(1, _ROW_BLOCK // self.d)):
+        for block in self._raw(self._rows_at_once(_ROW_BLOCK)):
             odd = ~np.isfinite(block)
             values += int(odd.sum())
             count += int(odd.any(axis=1).sum())
@@ -317,7 +322,11 @@ class Rows:
             least, most = _GRAM_BLOCK
             for block in self._blocks(mu, min(max(self.d**2, least), most)):
                 G += block.T @ block
-        return G if s is None else G / np.outer(s, s)
+        if s is None:
+            return G
+        G = G / s[:, None]  # one after the other: their product may be too large
+        G /= s
+        return G
 
     def drop_pass(self) -> None:
         """Forget what the pass over the rows found; what is asked next is computed anew."""
@@ -344,7 +353,7 @@ class Rows:
     def _vary(self, squares: Array) -> bool:
         """Whether columns whose squares float32 cannot hold are more than constants."""
         odd = np.flatnonzero(~((squares > _SINGLE_RANGE[0]) & (squares < _SINGLE_RANGE[1])))
-        return any(bool((rows[:, odd] != self.A[0, odd]).any()) for rows in self._raw(max(1, _ROW_BLOCK // self.d)))
+        return any(bool((rows[:, odd] != self.A[0, odd]).any()) for rows in self._raw(self._rows_at_once(_ROW_BLOCK)))
 
     def _add_up(self, c: Array, dtype: np.dtype[np.floating]) -> RowPass:
         """One pass: products of blocks in that dtype, their sums in float64."""
