@@ -100,6 +100,17 @@ def test_a_run_with_less_protection_is_refused_and_logged(
     assert "before a run was opened" in refusal(ask(site, "count"))  # nothing can be asked
 
 
+def test_a_delta_that_its_own_rule_shows_to_be_too_large_is_refused(tmp_path: Path) -> None:
+    """Before anything is counted, and so at no cost: the least number of rows is in the site's own file."""
+    table = {"path": str(tmp_path / "rows.npy"), "features": 4, "min_rows": 25}
+    site = make_site(tmp_path, {"default": table}, **BUDGET)
+    privacy = RowDP(1.0, 0.05, 2.0)
+    answer = refusal(site.open(start_message(NoisyGram(k=2), privacy=privacy).to_json()))
+    assert "delta must be below 1 / number of rows, but is 0.05, and no job uses fewer than 25 rows" in answer
+    assert Budget(tmp_path / "fedspan" / "budget.json").spent == 0
+    assert open_run(site, algorithm=NoisyGram(k=2), privacy=replace(privacy, delta=1e-6)) == {"opened": RUN}
+
+
 def test_secret_draws_that_the_server_could_repeat_are_refused(tmp_path: Path) -> None:
     labelled = {"path": "rows.npz", "features": 4, "label": "y", "classes": [0, 1]}
     site = make_site(tmp_path, {"default": labelled}, secure=False)

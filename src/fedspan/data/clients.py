@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
+from fedspan._types import Array
 from fedspan.algorithms.agree_columns import Columns, agree_on_columns
 from fedspan.data.preparation import Preparation
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.data.tables import Prepared, Table, arrange_columns, open_table
 from fedspan.errors import InputError
-from fedspan.numerics.operators import Matrix, RowBatches
+from fedspan.numerics.operators import Matrix, RowBatches, WeightedRows
 
 _KEPT = 1 << 28  # bytes that are held of what was opened; further files and frames are opened again when needed
 
 Entry = TypeVar("Entry")
-ClientData: TypeAlias = Matrix | RemoteTable | Callable[[], Matrix]  # what an engine makes a client of
+ClientData: TypeAlias = (
+    Matrix | WeightedRows | RemoteTable | Callable[[], Matrix | WeightedRows]
+)  # what an engine makes a client of
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Schema:
     preparation: Preparation | None = None  # how the columns were made, if they were
     dtype: str | None = None  # float32 if all rows are, else float64; None if the rows are at other sites
     density: float = 1.0  # the share of entries that are stored, where rows are sparse
+    counts: Mapping[str, int] = field(default_factory=dict)  # rows of each client, unless they are at other sites
+    weights: Mapping[str, Array] = field(default_factory=dict)  # of the rows, where a column of the table holds them
 
 
 def name_clients(clients: Mapping[str, Entry] | Sequence[Entry]) -> dict[str, Entry]:
@@ -86,7 +91,8 @@ def open_clients(
         )
     sources = sorted(name_clients(clients).items())
     data: dict[str, ClientData] = {}
-    rows, dtypes, stored, entries = 0, set[str | None](), 0.0, 0.0
+    rows, dtypes, counts, weights = 0, set[str | None](), dict[str, int](), dict[str, Array]()
+    stored = entries = 0.0
 
     def open_each() -> Iterator[tuple[str, Columns]]:
         """One after the other, so that a client that differs is refused before the next one is opened."""
@@ -111,6 +117,9 @@ def open_clients(
                 (n, d), names, units = table.X.shape, table.names, table.units
                 stored += table.X.nnz if isinstance(table.X, sp.sparray | sp.spmatrix) else n * d
                 entries += n * d
+                counts[name] = n
+                if table.weights is not None:
+                    weights[name] = table.weights
             rows += n
             yield name, Columns(int(d), names, dict(units))
 
@@ -119,7 +128,7 @@ def open_clients(
     made = next((each for each in preparations if each is not None and not each.trivial), None)
     common = "float32" if dtypes == {"float32"} else "float64"
     dtype, density = None if None in dtypes else common, stored / entries if entries else 1.0
-    return data, Schema(columns.features, columns.names, rows, made, dtype, density)
+    return data, Schema(columns.features, columns.names, rows, made, dtype, density, counts, weights)
 
 
 def _count_bytes(X: Matrix) -> int:

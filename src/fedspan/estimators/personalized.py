@@ -36,8 +36,8 @@ from fedspan.estimators.parameters import about, check_parameters
 from fedspan.numerics.folds import Folded, Prep
 from fedspan.numerics.stiefel import span_distance
 from fedspan.privacy.request import RowDP
-from fedspan.reports.charts import to_standalone
-from fedspan.reports.client_charts import draw_distances
+from fedspan.reports.drawing.charts import to_standalone
+from fedspan.reports.drawing.client_charts import draw_distances
 
 _SHARES = ((0.01, "local"), (0.4, "mostly local"), (0.6, "half local, half shared"), (0.99, "mostly shared"))
 
@@ -178,7 +178,7 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
         self, data: Mapping[str, object], schema: Schema, dp: RowDP, options: FitOptions, ledger: Ledger
     ) -> None:
         """Share one noised Gram matrix of all rows; what each client makes of it stays there."""
-        check_private_personal(self, schema)
+        check_private_personal(self, dp, schema)
         sharers = count_sharers(secure_from(self.secure), len(data), options.min_clients)
         run_part = partial(self._run_opening, data, options)
         measured = measure_rows(run_part, dp, CENTER[self.center] != "none", len(data), sharers, ledger)
