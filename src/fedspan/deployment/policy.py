@@ -404,8 +404,8 @@ class Policy:
         least = self.find_table(start.table).min_rows
         if dp.delta * least >= 1:
             raise PrivacyError(
-                f"delta must be below 1 / number of rows, but is {dp.delta!r}, and no job uses fewer than {least} rows "
-                "of this site."
+                f"delta must be below 1 / number of rows, but is {dp.delta!r}, and this site expects {least} rows or "
+                "more of a job."
             )
         plan = start.plan  # this site's own: nothing of it comes from the server
         if plan is None or plan.row_norm != dp.row_norm:
