@@ -105,8 +105,13 @@ def test_local_steps_by_hand(local: str, batch: int) -> None:
 @pytest.mark.parametrize("options", [{}, {"ridge": 30.0}, {"scale": True}, {"center": False}])
 @pytest.mark.parametrize(
     "server",
-    [AltMaxVar(k=2, tol=1e-9), MaxVarKrylov(k=2, tol=1e-9), MaxVarDavidson(k=2, tol=1e-9)],
-    ids=["alt", "krylov", "davidson"],
+    [
+        AltMaxVar(k=2, tol=1e-9),
+        MaxVarKrylov(k=2, tol=1e-9),
+        MaxVarKrylov(k=2, tol=1e-9, width="auto"),
+        MaxVarDavidson(k=2, tol=1e-9),
+    ],
+    ids=["alt", "krylov", "krylov wide", "davidson"],
 )
 def test_the_answer_is_the_leading_eigenspace_of_the_sum_of_projectors(server: Any, options: dict[str, Any]) -> None:
     views = easy()
@@ -185,6 +190,7 @@ def test_krylov_needs_nine_rounds_where_the_alternation_needs_hundreds() -> None
     assert rounds(MaxVarKrylov(k=5, tol=1e-8), 20) <= 9
     assert rounds(MaxVarKrylov(k=5, tol=1e-6, rounded=True), 20, lossless) <= 9
     assert rounds(MaxVarDavidson(k=5, tol=1e-4, rounded=True), 20, lossless) <= 3
+    assert rounds(MaxVarKrylov(k=5, tol=1e-3, rounded=True, width="auto"), 20, lossless) == 1  # and the opening
     assert rounds(AltMaxVar(k=5, tol=0), 100) > 100
     for server in (MaxVarKrylov(k=5, tol=1e-9), MaxVarDavidson(k=5, tol=1e-9)):
         assert largest_angle(go(server, views, 30).state.answer.G, U) <= 1e-6

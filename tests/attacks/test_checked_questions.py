@@ -66,10 +66,37 @@ def test_another_settle(server: Any, round: int, defended: bool, monkeypatch: py
     server.drive(until=(1, 0) if round == 0 else AT)
     again = Ask("settle", {"scale": np.full(6, 1e-3)}, Sum("n", "energy", "features"))
     if defended:
-        with pytest.raises(Refused, match=r"in at most 1 way in the opening|does not ask for 'settle' in round 3"):
+        with pytest.raises(
+            Refused, match=r"tells mean, but this question tells others|does not ask for 'settle' in round 3"
+        ):
             server.ask(again, (round, 7))
     else:
         assert server.ask(again, (round, 7)).total["energy"] > 1e6
+
+
+@defences
+def test_a_unit_for_all_but_one(defended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but one are told to divide by 2^400, so that sums would be of one site alone. Masks know what was told."""
+    if not defended:
+        monkeypatch.setattr("fedspan.engines.questions.UNIT", ())
+    mean, checks = np.zeros(6), {}
+    for name, unit in (("ada", None), ("bo", np.array(2.0**400)), ("cy", np.array(2.0**400))):
+        check = CourseCheck(Krylov(k=2).course())
+        check.check(0, "count", {})
+        check.check(0, "settle", {"mean": mean})
+        if unit is not None:
+            check.check(0, "settle", {"mean": mean, "unit": unit})
+        checks[name] = check.told
+    assert checks["bo"] == checks["cy"]
+    assert (checks["ada"] != checks["bo"]) == defended
+
+
+def test_only_one_unit_is_told_in_a_run() -> None:
+    check, mean = CourseCheck(Krylov(k=2).course()), np.zeros(6)
+    check.check(0, "count", {})
+    check.check(0, "settle", {"mean": mean, "unit": np.array(2.0)})
+    with pytest.raises(ProtocolError, match="The unit in 'settle' is not the one that was told before"):
+        check.check(0, "settle", {"mean": mean, "unit": np.array(4.0)})
 
 
 @defences

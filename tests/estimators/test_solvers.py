@@ -8,7 +8,7 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.exceptions import ConvergenceWarning
 
 from fedspan import Auto, FederatedPCA, FederatedSVD, InputError, Participation
-from fedspan.algorithms import FedPower, Krylov
+from fedspan.algorithms import FedPower, Gram, Krylov
 from fedspan.engines import Faults, InProcess
 from fedspan.errors import ClientError
 from fedspan.estimators.choice import ProblemSize
@@ -107,6 +107,20 @@ def test_auto_chooses_by_size_and_says_why():
     model = FederatedPCA(2, random_state=0).fit(PARTS)
     assert model.ledger_.started.algorithm == "Gram"
     assert model.ledger_.started.why.startswith("one exact round of 2,080 numbers per client should be faster (")
+
+
+def test_auto_sees_many_components_wide_rows_and_sparsity():
+    def choose(*size, **more):
+        return type(Auto().choose(ProblemSize(*size, **more))[0])
+
+    assert choose(2000, 50, 8, 50_000) is Gram  # Lanczos, where all of the decomposition was counted before
+    assert choose(3000, 10, 8, 5000) is Krylov
+    assert choose(100_000, 10, 8, 2000) is Krylov
+    assert choose(5910, 20, 4, 29_000, density=0.002) is Krylov
+    assert choose(300, 10, 4, 200_000, density=0.01) is Gram
+    X = sp.random(300, 2000, density=0.01, random_state=0, format="csr")
+    model = FederatedPCA(2, random_state=0, max_rounds=50).fit([X[:100], X[100:]])
+    assert model.ledger_.started.algorithm == "Krylov"
 
 
 def test_partial_participation_reaches_a_floor_and_says_what_it_is():

@@ -177,3 +177,25 @@ def test_a_gram_matrix_pays_for_tall_rows_and_many_products_only() -> None:
     assert prefers_gram(10_000, 100, 500)
     assert not prefers_gram(50, 100, 500)
     assert not prefers_gram(10_000, 100, 2)
+
+
+def test_blocks_of_very_wide_rows_hold_enough_of_them() -> None:
+    """By bytes and by rows: two rows at a time would be products of vectors."""
+    assert Rows(np.zeros((1, 100)))._rows_at_once(1 << 18) == (1 << 18) // 100
+    assert Rows(np.zeros((1, 100_000), dtype=np.int8))._rows_at_once(1 << 18) == 32
+    assert Rows(np.zeros((1, 1 << 20), dtype=np.int8))._rows_at_once(1 << 18) == 8  # 64 MB of float64
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.float32])
+def test_rows_are_kept_as_they_are_until_the_product(kind: type) -> None:
+    A = np.random.default_rng(0).integers(0, 100, size=(50, 7)).astype(kind)
+    V, rows = np.eye(7)[:, :2], Rows(A)
+    got = rows.multiply(V, None, np.full(7, 2.0))
+    assert rows.A is A
+    np.testing.assert_allclose(got, A.astype(float).T @ A.astype(float) @ V / 4, rtol=1e-12)
+
+
+def test_a_scale_whose_square_is_too_large() -> None:
+    A = np.random.default_rng(0).normal(size=(20, 3)) * 2.0**500
+    unit = np.full(3, 2.0**520)
+    np.testing.assert_allclose(Rows(A).gram(None, unit), (A / 2.0**520).T @ (A / 2.0**520), rtol=1e-12)

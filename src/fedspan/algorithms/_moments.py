@@ -3,6 +3,9 @@
 Notation: n the number of rows of all clients, μ (d,) their mean, s (d,) their standard deviation (1 where a column is
 constant, or if no scaling is requested), trace = Σ ‖(a - μ)/s‖². B_i = (A_i - 1μᵀ) diag(1/s) are the shifted rows of
 client i, M_i = B_iᵀB_i (d, d). Two passes over the data: squares are taken around the common mean, so nothing cancels.
+If the trace is so large or small that its square could not be held, all clients also divide their rows by a public
+power of two, the unit, which is told in a second `settle`: then M_i, its trace and its eigenvalues are in squares of
+this unit, and exact.
 
 What the server sees of `measure`: sums over the clients of their rows (if they are centered or scaled), of their
 columns' squares (if they are scaled), and how many rows, columns and squares they have in all.
@@ -24,6 +27,7 @@ from fedspan.errors import InputError
 from fedspan.numerics.grid import to_grid
 from fedspan.numerics.operators import Rows, prefers_gram
 
+_LARGEST_TRACE = 2.0**200  # or its inverse: beyond, squares of products come too near to the ends of float64
 SHOWS_PRODUCTS = "products of its second-moment matrix with the server's blocks (enough of them give the matrix itself)"
 
 
@@ -36,6 +40,7 @@ class Moments:
     scale: Array  # (d,)
     trace: float
     clients: int = 1
+    unit: float = 1.0  # what rows are divided by besides, a power of two: the trace is in squares of it
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,14 @@ def measure(center: bool, scale: bool) -> Round[Moments]:
     d = int(settled.total["features"]) // clients
     if d * clients != int(settled.total["features"]):
         raise InputError("The clients have different numbers of features. Give all clients the same columns.")
-    if settled.total["energy"] == 0:
+    trace, unit = float(settled.total["energy"]), 1.0
+    if trace == 0:
         raise InputError("All rows are equal (after centering), so there is no component to find. Check the data.")
-    return Moments(
-        n, shift.get("mean", np.zeros(d)), shift.get("scale", np.ones(d)), float(settled.total["energy"]), clients
-    )
+    if not (center and scale) and not 1 / _LARGEST_TRACE < trace < _LARGEST_TRACE:
+        unit = float(2.0 ** (np.frexp(trace)[1] // 2))
+        again = yield from complete(Ask("settle", {**shift, "unit": np.array(unit)}, Sum("n", "energy", "features")))
+        trace = float(again.total["energy"])
+    return Moments(n, shift.get("mean", np.zeros(d)), shift.get("scale", np.ones(d)), trace, clients, unit)
 
 
 def _read_count(n: Array) -> float:
@@ -94,13 +102,14 @@ def measure_turns(center: bool, scale: bool) -> tuple[Turn, ...]:
         turns = (*turns, Turn("spread", after=["count"], tells=["mean"]))
     told = [name for name, tells in (("mean", center), ("scale", scale)) if tells]
     before = ["spread"] if scale else ["count"] if center else []
-    return (*turns, Turn("settle", after=before, tells=told))
+    most = 1 if center and scale else 2  # rows that are scaled need no unit, unless a column is constant and not zero
+    return (*turns, Turn("settle", most=most, after=before, tells=told))
 
 
 def measure_replay(center: bool, scale: bool) -> dict[str, dict[str, Comparison]]:
     """How the questions of `measure` are compared."""
     told: dict[str, dict[str, Comparison]] = {"count": {}, "spread": {"mean": CLOSE}}
-    told["settle"] = {"mean": CLOSE, "scale": CLOSE}
+    told["settle"] = {"mean": CLOSE, "scale": CLOSE, "unit": CLOSE}
     return {task: told[task] for task in measure_tasks(center, scale)}
 
 
@@ -151,9 +160,9 @@ class RowsClient(Client[Shift]):
     )
     def settle(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """Remember what to subtract and divide by; say how large the rows are then."""
-        state = replace(state, mean=arrays.get("mean"), scale=arrays.get("scale"))
+        state = replace(state, mean=arrays.get("mean"), scale=_read_scale(arrays, self.rows.d))
         squares = self.check_finite(self.rows.squares(state.mean))
-        energy = (squares if state.scale is None else squares / state.scale**2).sum()
+        energy = (squares if state.scale is None else squares / state.scale / state.scale).sum()
         return state, {"n": np.array(self.rows.total), "energy": np.array(energy), "features": np.array(self.rows.d)}
 
     def check_finite(self, sums: Array) -> Array:
@@ -171,6 +180,11 @@ class RowsClient(Client[Shift]):
     def multiply(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """M_i Z as it is."""
         return state, {"Y": self.product(state, arrays["Z"])}
+
+    @task(releases={"MV": Sensitivity(2)}, shows=SHOWS_PRODUCTS)
+    def confirm(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
+        """M_i V under names that no lossy channel touches: a run may end with it to see its true residual."""
+        return state, {"MV": self.product(state, arrays["V"])}
 
     # Rounding adds to what one row can change, so no sensitivity is claimed.
     @task(releases={"Y": None}, shows=f"{SHOWS_PRODUCTS}, rounded")
@@ -197,6 +211,16 @@ class RowsClient(Client[Shift]):
     def blend(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """Its part of the opening of krylov's wide form."""
         return state, {"S": blend_leading(lambda V: self.product(state, V), arrays, rng)}
+
+
+def _read_scale(arrays: Arrays, d: int) -> Array | None:
+    """What to divide rows by: the scale, times the unit if there is one."""
+    scale, unit = arrays.get("scale"), arrays.get("unit")
+    if unit is None:
+        return scale
+    if unit.shape != () or not np.frexp(float(unit))[0] == 0.5:
+        raise InputError(f"The unit of all rows must be a power of two, but the server asks with {unit!r}.")
+    return np.full(d, float(unit)) if scale is None else scale * float(unit)
 
 
 def describe_not_finite(rows: Rows, drop: str = "those rows") -> InputError:

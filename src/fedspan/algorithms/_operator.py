@@ -59,7 +59,7 @@ def search_eigenpairs(multiply: Multiply, d: int, count: int, rng: Streams) -> t
 
 
 def blend_leading(multiply: Multiply, arrays: Arrays, rng: Streams) -> Array:
-    """H F_iΩ in whole multiples of the step, F_i = U diag((λ/t)^¼) Uᵀ of the leading eigenpairs (spectral/_wide.py)."""
+    """H F_iΩ in whole multiples of the step, F_i = U diag((λ/t)^¼) Uᵀ of the leading eigenpairs (wide_blocks.py)."""
     d, width, count = (int(x) for x in arrays["shape"])
     seed, unit = int(arrays["seed"]), float(arrays["unit"])
     w, U = approximate_eigenpairs(multiply, d, count, rng)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 SHIFT = ("mean", "scale")  # what a server may tell to be subtracted from rows, and to divide them by
+UNIT = ("unit",)  # and what it may tell with these to divide them by besides
 
 
 @dataclass(frozen=True, init=False)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 
 from fedspan._types import Array
 from fedspan.algorithms.agree_columns import Columns, agree_on_columns
@@ -35,6 +36,7 @@ class Schema:
     rows: int
     preparation: Preparation | None = None  # how the columns were made, if they were
     dtype: str | None = None  # float32 if all rows are, else float64; None if the rows are at other sites
+    density: float = 1.0  # the share of entries that are stored, where rows are sparse
     counts: Mapping[str, int] = field(default_factory=dict)  # rows of each client, unless they are at other sites
     weights: Mapping[str, Array] = field(default_factory=dict)  # of the rows, where a column of the table holds them
 
@@ -90,10 +92,11 @@ def open_clients(
     sources = sorted(name_clients(clients).items())
     data: dict[str, ClientData] = {}
     rows, dtypes, counts, weights = 0, set[str | None](), dict[str, int](), dict[str, Array]()
+    stored = entries = 0.0
 
     def open_each() -> Iterator[tuple[str, Columns]]:
         """One after the other, so that a client that differs is refused before the next one is opened."""
-        nonlocal rows
+        nonlocal rows, stored, entries
         order: tuple[str, ...] | None = None
         room = _KEPT
         for name, source in sources:
@@ -112,6 +115,8 @@ def open_clients(
                 data[name] = arranged.X if kept else partial(_reopen, source, in_batches, arranged.names)
                 dtypes.add(str(table.X.dtype))
                 (n, d), names, units = table.X.shape, table.names, table.units
+                stored += table.X.nnz if isinstance(table.X, sp.sparray | sp.spmatrix) else n * d
+                entries += n * d
                 counts[name] = n
                 if table.weights is not None:
                     weights[name] = table.weights
@@ -122,9 +127,8 @@ def open_clients(
     preparations = [source.preparation for _, source in sources if isinstance(source, Prepared | RemoteTable)]
     made = next((each for each in preparations if each is not None and not each.trivial), None)
     common = "float32" if dtypes == {"float32"} else "float64"
-    return data, Schema(
-        columns.features, columns.names, rows, made, None if None in dtypes else common, counts, weights
-    )
+    dtype, density = None if None in dtypes else common, stored / entries if entries else 1.0
+    return data, Schema(columns.features, columns.names, rows, made, dtype, density, counts, weights)
 
 
 def _count_bytes(X: Matrix) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 from fedspan._types import Array, Arrays
 from fedspan.channel.stage import Channel
 from fedspan.channel.wire import Message
-from fedspan.core.course import SHIFT, Course, Turn
+from fedspan.core.course import SHIFT, UNIT, Course, Turn
 from fedspan.core.protocol import AnyServer
 from fedspan.core.replay import COARSE_BLOCK, ORTHONORMAL, Basis, Replay, WeightedBasis, departure
 from fedspan.errors import ProtocolError
@@ -104,9 +104,9 @@ class CourseCheck:
             names = " and ".join(turn.tells) or "neither mean nor scale"
             raise ProtocolError(f"{asked.task!r} of this algorithm tells {names}, but this question tells others.")
         told = []
-        for name in turn.tells:
+        for name in (*turn.tells, *(name for name in UNIT if name in question)):
             x = question[name]
-            if x.dtype != np.float64 or x.ndim > 1 or (name == "scale" and not (x > 0).all()):
+            if x.dtype != np.float64 or x.ndim > 1 or (name != "mean" and not (x > 0).all()):
                 raise ProtocolError(f"The {name} in {asked.task!r} must be float64, (d,), and a scale above 0.")
             one = AskedOnce(0, f"{_TOLD}{name}", digest_request(name, {name: x}))
             if _count_ways(self.now, one) > 1 or _count_ways(self.ever, one) > 1 + AGAIN:

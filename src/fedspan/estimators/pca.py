@@ -75,6 +75,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         width: Columns of krylov's first block; "auto" is several times n_components, for few rounds: about half of
             those of None, the narrow form. Such a run opens with a sum of random mixes of the clients' leading
             eigenvectors. Without `secure` the server sees each client's mix, and so its leading subspace.
+        check: Whether a solver that stops by a measure of its own ends with a true residual: one more exchange. It is
+            for faps, whose `tol` is then the KKT violation as well, and for solvers with `bits` as a number. The others
+            see the true residual in every round.
         angle_tol: Stop when the components are this near to the exact ones, as an angle in radians (krylov): when
             `angle_bound_` is at most that, whatever `tol` is. Not with bits="auto", width=None or a warm start.
         participation: How many clients take part in each round (fedpower), as a `Participation`; None: all.
@@ -282,21 +285,22 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             raise InputError(f"At least 2 rows are needed over all clients, but there are {moments.n}.")
         theta, Z = np.maximum(state.theta, 0.0), state.Z
         if not isinstance(state, NoisyState):  # noised variances do not tell which components the data determine
-            theta, Z = self._drop_null_space(theta, Z, moments.n)
+            theta, Z = self._drop_null_space(theta, Z, moments.n, state.known_floor())
         d, n = len(moments.mean), moments.n
         total = max(moments.trace, float(theta.sum())) or 1.0  # a noised trace may be below what is explained, even 0
         k = choose_count(self.n_components, theta, total, int(n), d, noise)
-        self.scree_ = theta[: k + _BEYOND] / (n - 1)
-        self.noise_variances_ = None if noise is None else noise.largest / (n - 1)
+        self.scree_ = theta[: k + _BEYOND] / (n - 1) * moments.unit**2
+        self.noise_variances_ = None if noise is None else noise.largest / (n - 1) * moments.unit**2
         self.rest_ = _find_rest(state, theta[k:] / total)
         theta, Z = theta[:k], Z[:, :k]
-        left = min(n, d) - k
+        left, unit2 = min(n, d) - k, moments.unit**2
         kind = dtype or np.float64
         self.components_ = fix_signs(Z.T).astype(kind)
-        self.explained_variance_ = (theta / (n - 1)).astype(kind)
+        self.explained_variance_ = (theta / (n - 1) * unit2).astype(kind)
         self.explained_variance_ratio_ = (theta / total).astype(kind)
-        self.singular_values_ = np.sqrt(theta).astype(kind)
-        self.noise_variance_ = float(max(moments.trace - theta.sum(), 0.0) / (n - 1) / left) if left > 0 else 0.0
+        self.singular_values_ = (np.sqrt(theta) * moments.unit).astype(kind)
+        rest = max(moments.trace - float(theta.sum()), 0.0)
+        self.noise_variance_ = float(rest / (n - 1) / left * unit2) if left > 0 else 0.0
         self.mean_, self.scale_ = moments.mean.astype(kind), moments.scale.astype(kind)
         self.basis_, self.basis_variance_ratio_ = _find_basis(state, Z, theta, total)
         self.n_samples_ = moments.n
@@ -312,8 +316,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
 
     def _warn_if_undetermined(self, result: Result[SpectralState]) -> None:
         """The last components are not determined if the next one has the same variance, as far as can be told."""
-        gap, theta = result.metrics.get("gap", np.nan), result.state.theta
-        limit = max(2 * result.state.kkt * result.state.moments.trace, 1e-9 * float(theta[-1]))
+        state = result.state
+        gap, theta = result.metrics.get("gap", np.nan) / state.moments.unit**2, state.theta
+        limit = max(2 * state.kkt * state.moments.trace, 1e-9 * float(theta[-1]))
         if not gap <= limit or len(theta) != len(self.components_):  # of more components the last is not in question
             return
         first, k = int(np.sum(theta > theta[-1] + limit)) + 1, len(theta)
@@ -338,17 +343,17 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         total = self.explained_variance_.sum() / self.explained_variance_ratio_.sum() * (self.n_samples_ - 1)
         return Prior(self.basis_.T, self.basis_variance_ratio_ * total)
 
-    def _drop_null_space(self, theta: Array, Z: Array, rows: float) -> tuple[Array, Array]:
-        """Keep the components that the data determine: those of zero variance are arbitrary."""
+    def _drop_null_space(self, theta: Array, Z: Array, rows: float, floor: float) -> tuple[Array, Array]:
+        """Keep the components that the data determine: those of zero variance, up to rounding, are arbitrary."""
         tiny = max(rows, len(Z)) * np.finfo(np.float64).eps * (theta[0] if len(theta) else 0.0)
-        rank = int(np.sum(theta > tiny))
+        rank, exact = (int(np.sum(theta > least)) for least in (max(tiny, floor), tiny))
         if rank == 0:
             raise InputError("All rows are equal (after centering), so there are no components; the data must vary.")
         if is_whole(self.n_components) and rank < self.n_components:
-            warn_caller(
-                f"The data have rank {rank}, so there are only {rank} components, not {self.n_components}; lower "
-                f"n_components to {rank}."
-            )
+            short = f"The data have rank {rank}, so there are only {rank} components"
+            if rank < exact:
+                short = f"Only {rank} components have more variance than bits='auto' rounds off at tol={self.tol:g}"
+            warn_caller(f"{short}, not {self.n_components}; lower n_components to {rank}.")
         return theta[:rank], Z[:, :rank]
 
     def fit_transform(self, X: object, y: object = None, **fit_params: object) -> Array:

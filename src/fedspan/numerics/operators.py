@@ -30,6 +30,7 @@ import scipy.sparse as sp
 from fedspan._types import Array
 
 _ROW_BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fits a cache
+_LEAST_ROWS, _WIDEST_BLOCK = 32, 1 << 23  # of very wide rows a block has that many, up to 64 MB
 _GRAM_BLOCK = 1 << 19, 1 << 22  # for Gram matrices: as large as the matrix, but from 4 to 32 MB, where BLAS is fastest
 _PASS_BLOCK = 1 << 17, 1 << 22  # the same for one pass in all: four times as large as the matrix, from 1 to 32 MB
 _CENTER_ROWS = 64  # rows whose mean is taken for c
@@ -165,7 +166,7 @@ class Rows:
 
     def _blocks(self, mu: Array | None, entries: int) -> Iterator[Array]:
         """The dense rows in blocks of float64, shifted by μ and weighted; without a copy where none is needed."""
-        step = max(1, entries // self.d)
+        step = self._rows_at_once(entries)
         if mu is None and self.A.dtype == np.float64 and self.row_norm == np.inf and self._roots is None:
             yield from self._raw(step)
             return
@@ -184,6 +185,10 @@ class Rows:
                     block *= self._shrink(norms, roots)[:, None]
                 block[~np.isfinite(norms)] = 0.0
             yield block
+
+    def _rows_at_once(self, entries: int) -> int:
+        """Rows of a block of about that many entries: by bytes, but so that a product is one of matrices."""
+        return max(1, entries // self.d, min(_LEAST_ROWS, _WIDEST_BLOCK // self.d))
 
     def _raw(self, step: int) -> Iterator[Array]:
         """The dense rows as they are, at most `step` at a time."""
@@ -248,7 +253,7 @@ class Rows:
             return np.sqrt(squares)
         shift, parts = np.zeros(self.d) if mu is None else mu, []
         with np.errstate(over="ignore", invalid="ignore"):
-            for rows in self._raw(max(1, _ROW_BLOCK // self.d)):
+            for rows in self._raw(self._rows_at_once(_ROW_BLOCK)):
                 block = np.subtract(rows, shift, dtype=np.float64)
                 parts.append(np.sqrt(np.einsum("ij,ij->i", block, block)))
         found = np.concatenate(parts) if parts else np.zeros(0)
@@ -308,7 +313,7 @@ class Rows:
             rows, columns = bad.row[at], bad.col[at]
             return len(rows), len(np.unique(rows)), int(columns.min()) if len(columns) else -1
         values, count, by_column = 0, 0, np.zeros(self.d, dtype=bool)
-        for block in self._raw(max(1, _ROW_BLOCK // self.d)):
+        for block in self._raw(self._rows_at_once(_ROW_BLOCK)):
             odd = ~np.isfinite(block)
             values += int(odd.sum())
             count += int(odd.any(axis=1).sum())
@@ -366,7 +371,11 @@ class Rows:
             least, most = _GRAM_BLOCK
             for block in self._blocks(mu, min(max(self.d**2, least), most)):
                 G += block.T @ block
-        return G if s is None else G / np.outer(s, s)
+        if s is None:
+            return G
+        G = G / s[:, None]  # one after the other: their product may be too large
+        G /= s
+        return G
 
     def shifted_blocks(self, mu: Array | None, s: Array | None) -> Iterator[Array]:
         """B itself, dense, some rows at a time: what is yielded is overwritten by what comes next."""
@@ -374,7 +383,7 @@ class Rows:
             for block in self._blocks(mu, _ROW_BLOCK):
                 yield block if s is None else block / s
             return
-        step = max(1, _ROW_BLOCK // self.d)
+        step = self._rows_at_once(_ROW_BLOCK)
         w = np.ones(self.n) if self._plain else self._weights(mu)
         for start in range(0, self.n, step):
             block = self.A[start : start + step].toarray()
@@ -414,7 +423,7 @@ class Rows:
     def _vary(self, squares: Array) -> bool:
         """Whether columns whose squares float32 cannot hold are more than constants."""
         odd = np.flatnonzero(~((squares > _SINGLE_RANGE[0]) & (squares < _SINGLE_RANGE[1])))
-        return any(bool((rows[:, odd] != self.A[0, odd]).any()) for rows in self._raw(max(1, _ROW_BLOCK // self.d)))
+        return any(bool((rows[:, odd] != self.A[0, odd]).any()) for rows in self._raw(self._rows_at_once(_ROW_BLOCK)))
 
     def _add_up(self, c: Array, dtype: np.dtype[np.floating]) -> RowPass:
         """One pass: products of blocks in that dtype, their sums in float64."""

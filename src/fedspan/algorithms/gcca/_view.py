@@ -27,6 +27,7 @@ from fedspan.core.protocol import Ask, Round, Sum, Turn, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.grid import from_grid, to_grid
+from fedspan.numerics.orthonormal import draw_mix
 from fedspan.numerics.view_projector import View
 
 _SHOWS_PROJECTIONS = "the server's blocks projected on the span of its features (enough of them give that span)"
@@ -38,6 +39,11 @@ class ViewState:
 
     Q: Array | None = None
     W: Array | None = None  # (N_i, m), B_iW the m leading left singular vectors (each shortened by the ridge)
+
+
+def _round_sketch(S: Array) -> Array:
+    """S in whole numbers of about 16."""
+    return np.asarray(np.rint(S * (16 * np.sqrt(S.size) / np.linalg.norm(S)))).astype(np.int64)
 
 
 class ViewClient(EntitiesClient[ViewState]):
@@ -92,8 +98,13 @@ class ViewClient(EntitiesClient[ViewState]):
     def sketch(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
         """B_iΩ of unit size for a random Ω, to about 6 bits a number: a start need not be finer."""
         k = int(arrays["k"])
-        S = self.view.times(rng("sketch").normal(size=(self.view.N, k)))
-        return state, {"S": np.rint(S * (16 * np.sqrt(S.size) / np.linalg.norm(S))).astype(np.int64)}
+        return state, {"S": _round_sketch(self.view.times(rng("sketch").normal(size=(self.view.N, k))))}
+
+    @task(releases={"S": None}, shows="a few random numbers that its features and their variances make of each entity")
+    def sketch_squared(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
+        """B_iB_iᵀΩ of unit size for the Ω (J, k) of a seed that all clients have, rounded as `sketch` is."""
+        Omega = draw_mix(int(arrays["seed"]), self.view.J, int(arrays["k"]))
+        return state, {"S": _round_sketch(self.view.times(self.view.cross(Omega)))}
 
     @task(releases={"M": None}, shows="a few random combinations of its features for each entity")
     def begin(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:

@@ -10,7 +10,11 @@ Notation: P = Σ P_i (J, J) the sum of the views' projectors (see _view.py), Ω_
 The KKT violation is scaled by I·K, the largest that Σθ can be, where PCA scales by the trace: tr(P) is the number of
 features, and says nothing of K components.
 
-What the server sees: Σ B_iΩ_i once, Σ P_i V in each round, and at the end every client's weights (_view.py).
+In the wide form (`width`) the run opens with Σ B_iB_iᵀΩ of 3·K columns for one random Ω, and goes on as that of PCA
+does: a first block of all these columns, and Nyström's estimate.
+
+What the server sees: Σ B_iΩ_i once (wide: Σ B_iB_iᵀΩ), Σ P_i V in each round, and at the end every client's weights
+(_view.py).
 `MaxVarDavidson` opens with each view cut to low rank instead of Σ B_iΩ_i: fewer rounds, and the server sees each view's
 leading subspace.
 """
@@ -44,10 +48,14 @@ from fedspan.algorithms.gcca._weigh import (
 )
 from fedspan.algorithms.gcca.altmaxvar import ask_low_rank
 from fedspan.algorithms.spectral.krylov import Krylov, KrylovStart, KrylovState, check_columns
+from fedspan.algorithms.spectral.narrow_sums import Shape
 from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Sum, complete
 from fedspan.core.rng import Streams
+from fedspan.errors import InputError
 from fedspan.numerics.maxvar import common_step
 from fedspan.numerics.orthonormal import orthonormalize
+
+_TIMES = 8.0  # entries of a product are hardly ever larger than that many times their root mean square
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,8 @@ class ViewsKrylovState(KrylovState):
 class MaxVarKrylov(Krylov):
     """Block Krylov on P = Σ P_i: the same code as for PCA, begun from data (Σ B_iΩ_i) instead of at random.
 
-    `rounded` as there; rows held out, `patience` and `last` as in AltMaxVar.
+    `rounded` as there; `width`: columns of the opening and of the first block, "auto" is 3·K, None the narrow form.
+    Rows held out, `patience` and `last` as in AltMaxVar.
     """
 
     ridge: float = 0.0
@@ -79,19 +88,29 @@ class MaxVarKrylov(Krylov):
         return view_options(self.center, self.scale, self.ridge, self.tol)
 
     def asks(self) -> frozenset[str]:
-        return view_tasks(self.patience) | {"sketch", self.product_task}
+        return view_tasks(self.patience) | {self.sketch_task, self.product_task}
+
+    @property
+    def sketch_task(self) -> str:
+        """What the opening asks for."""
+        return "sketch_squared" if self.wide else "sketch"
 
     def course(self) -> Course:
-        return Course(view_opening("sketch"), view_rounds(self.product_task, self.patience))
+        return Course(view_opening(self.sketch_task), view_rounds(self.product_task, self.patience))
 
     def replay(self) -> Replay | str:
         return NOT_SUMS_OF_VIEWS
 
     def opening(self, rng: Streams) -> Round[KrylovStart]:
         J, views = yield from open_views(self.k, self.center, rng)
-        S = (yield from complete(Ask("sketch", {"k": np.array(self.k)}, Sum("S")))).total["S"]
         moments = Moments(J, np.zeros(J), np.ones(0), float(views * self.k), views)
-        return KrylovStart(moments, orthonormalize(S - S.mean(axis=0) if self.center else S.astype(np.float64)))
+        arrays, first = {"k": np.array(self.k)}, None
+        if self.wide:
+            width = min(self.width if isinstance(self.width, int) else 3 * self.k, J - self.center)
+            arrays = {"k": np.array(width), "seed": np.array(int(rng("opening").integers(2**62)))}
+            first = Shape(np.ones(J), np.full(width, _TIMES / (self.k * np.sqrt(J))))  # entries of ΣP_iV over I·K
+        S = (yield from complete(Ask(self.sketch_task, arrays, Sum("S")))).total["S"]
+        return KrylovStart(moments, orthonormalize(S - S.mean(axis=0) if self.center else S.astype(np.float64)), first)
 
     def init(self, rng: Streams) -> Round[ViewsKrylovState]:
         state = yield from super().init(rng)
@@ -132,7 +151,10 @@ class MaxVarDavidson(MaxVarKrylov):
     columns: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_columns(self.columns)
+        if self.width is not None:
+            raise InputError(f"width is for krylov, whose opening is a sum, but is {self.width!r} here; leave it out.")
 
     def asks(self) -> frozenset[str]:
         return (super().asks() - {"sketch"}) | {"reduce"}

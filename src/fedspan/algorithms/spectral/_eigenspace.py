@@ -13,7 +13,7 @@ import numpy as np
 
 from fedspan._types import Array
 from fedspan.algorithms._moments import Moments
-from fedspan.core.protocol import Server
+from fedspan.core.protocol import Ask, Round, Server, Sum, complete
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
 
 
@@ -23,12 +23,16 @@ class SpectralState:
 
     moments: Moments
     Z: Array  # (d, k) Ritz vectors, the best first
-    theta: Array  # (k,) Ritz values
+    theta: Array  # (k,) Ritz values, in squares of the unit of the moments
     kkt: float  # ‖(I - ZZᵀ) M Z‖_F / tr(M); nan if the server cannot know it
 
     def known_basis(self) -> tuple[Array, Array] | None:
         """(Q, M Q), each (d, m), of all that the server has kept; None if it kept no more than Z."""
         return None
+
+    def known_floor(self) -> float:
+        """Up to which size a Ritz value may be nothing but what was rounded."""
+        return 0.0
 
     def known_rest(self) -> Array | None:
         """Σ (θ_j / tr M)^i over all eigenvalues that are left out, for i = 1, 2, 3, (3,); None if it is not known."""
@@ -52,7 +56,7 @@ class Spectral(Server[AnySpectral]):
         return state.Z.T
 
     def metrics(self, state: AnySpectral) -> dict[str, float]:
-        return {"objective": float(state.theta.sum()), "kkt": state.kkt}
+        return {"objective": float(state.theta.sum()) * state.moments.unit**2, "kkt": state.kkt}
 
 
 class RitzPairs(NamedTuple):
@@ -67,3 +71,19 @@ def ritz_pairs(moments: Moments, Q: Array, AQ: Array, k: int) -> RitzPairs:
     """Rayleigh-Ritz on span(Q), from Q and M Q."""
     theta, S, R = rayleigh_ritz(Q, AQ, k)
     return RitzPairs(theta, S, float(np.linalg.norm(R)) / (moments.trace or 1.0))
+
+
+class Confirmed(NamedTuple):
+    """The best answer in a block V, with its true products."""
+
+    Z: Array  # (d, k) Ritz vectors
+    theta: Array
+    kkt: float
+    MV: Array
+
+
+def confirm_residual(moments: Moments, V: Array, k: int) -> Round[Confirmed]:
+    """One exchange, ΣM_iV as it is: what a method that stops by a measure of its own must see before it says so."""
+    MV = (yield from complete(Ask("confirm", {"V": V}, Sum("MV")))).total["MV"]
+    theta, S, kkt = ritz_pairs(moments, V, MV, k)
+    return Confirmed(V @ S[:, :k], theta[:k], kkt, MV)

@@ -47,12 +47,19 @@ import numpy as np
 from fedspan._types import Array, Arrays
 from fedspan.algorithms._moments import SHOWS_PRODUCTS, Shift, ask_sizes, measure, measure_tasks, measure_turns
 from fedspan.algorithms.spectral._eigenspace import Spectral
-from fedspan.algorithms.spectral.power import LocalPowerClient, PowerState
+from fedspan.algorithms.spectral.power import (
+    LocalPowerClient,
+    PowerState,
+    count_stale,
+    is_lost,
+    steady_polar,
+    step_exactly,
+)
 from fedspan.core.participation import cohort_size
 from fedspan.core.protocol import Ask, Client, Course, Each, Replay, Replies, Round, Sensitivity, Sum, Turn, task
 from fedspan.core.rng import Streams
 from fedspan.errors import ClientError, InputError
-from fedspan.numerics.orthonormal import orthonormalize, polar, projection_distance, random_orthonormal
+from fedspan.numerics.orthonormal import orthonormalize, projection_distance, random_orthonormal
 from fedspan.numerics.procrustes import procrustes, sign_fixing
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
 
@@ -124,7 +131,8 @@ class FedPower(Spectral[FedPowerState]):
     much as in the ten before: the metrics report that level as "floor", which is about the distance to the eigenspace
     that the sampling leaves. Then one round of the distributed power method with all clients closes the run: so the
     variances are right, and the KKT violation, which may be far above `tol`, is known. (A run that ends before, by its
-    number of rounds, has the variances of its last cohort.)
+    number of rounds, has the variances of its last cohort.) With `check` it ends with one more exchange, and only if
+    the true violation is at most `tol`: with a lossy channel that of a round is not the true one.
     """
 
     k: int = 2
@@ -138,6 +146,7 @@ class FedPower(Spectral[FedPowerState]):
     count: int | None = None
     fraction: float | None = None
     scheme: int = 2
+    check: bool = False
 
     State = FedPowerState
     client: ClassVar[type[Client[object]]] = FedPowerClient
@@ -167,11 +176,13 @@ class FedPower(Spectral[FedPowerState]):
             tasks |= {"iterate"} if self.align == "none" else {"show", "iterate_aligned"}
         if self.p == 1 or self.decay or self.tol > 0:  # the last: the closing round
             tasks.add("multiply")
+        if self.check:
+            tasks.add("confirm")
         return measure_tasks(self.center, self.scale) | tasks
 
     def course(self) -> Course:
         opening = (*measure_turns(self.center, self.scale), Turn("size"))
-        rounds = (Turn("show"), Turn("iterate_aligned"), Turn("iterate"), Turn("multiply"))
+        rounds = (Turn("show"), Turn("iterate_aligned"), Turn("iterate"), Turn("multiply"), Turn("confirm"))
         asked = self.asks()
         return Course(
             opening, tuple(Turn(*turn.tasks, after=["settle"]) for turn in rounds if asked.issuperset(turn.tasks))
@@ -195,10 +206,18 @@ class FedPower(Spectral[FedPowerState]):
         )
 
     def round(self, state: FedPowerState, rng: Streams) -> Round[FedPowerState]:
+        if self.check and is_lost(state):
+            return (yield from step_exactly(state))
         if self.has_stalled(state):
             closing = replace(self, p=1, count=None, fraction=None)
-            return replace((yield from closing.communicate(state, rng)), changes=state.changes, closed=True)
-        return (yield from self.communicate(state, rng))
+            found = replace((yield from closing.communicate(state, rng)), changes=state.changes, closed=True)
+        else:
+            found = yield from self.communicate(state, rng)
+        if not self.check:
+            return found
+        if not np.isnan(found.kkt):
+            found = count_stale(found, state)
+        return (yield from step_exactly(found)) if self.done(found) else found
 
     def communicate(self, state: FedPowerState, rng: Streams) -> Round[FedPowerState]:
         """p local iterations and one aggregation: lines 4 to 7 of Algorithm 2, 4 to 10 of Algorithm 3."""
@@ -224,7 +243,7 @@ class FedPower(Spectral[FedPowerState]):
             theta, S, R = rayleigh_ritz(Z, Y, k)
             if not apart and len(w) == len(state.sizes):
                 kkt = n * float(np.linalg.norm(R)) / (state.moments.trace or 1.0)
-            Z_next = self.orth(Y)
+            Z_next = self.orth(Y, Z)
         else:
             T = _aggregate(replies, "T", w, state.sizes)  # (r, r)
             theta, S, _ = rayleigh_ritz(np.eye(len(T)), T, k)
@@ -237,9 +256,9 @@ class FedPower(Spectral[FedPowerState]):
             state.moments, Z_k, theta, kkt, next=Z_next, sizes=state.sizes, t=state.t + 1, changes=changes
         )
 
-    def orth(self, Y: Array) -> Array:
-        """An orthonormal basis of Y, when no local steps are taken: see power.py."""
-        return polar(Y)
+    def orth(self, Y: Array, Z: Array) -> Array:
+        """An orthonormal basis of Y = M Z, when no local steps are taken: see power.py."""
+        return steady_polar(Y, Z)
 
     def ask_for_noise(self, s: Mapping[str, float], K: int) -> dict[str, Array]:
         """What the clients must know to add noise; `PaperNoise` says it."""
@@ -341,7 +360,12 @@ class PaperNoise(FedPower):
 
     client: ClassVar[type[Client[object]]] = PaperNoiseClient
 
-    def orth(self, Y: Array) -> Array:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.check:
+            raise InputError("check asks for a product without noise, so it cannot be combined with the paper's noise.")
+
+    def orth(self, Y: Array, Z: Array) -> Array:
         return orthonormalize(Y)  # the paper's: ‖Z‖_max, which scales the noise, depends on the basis
 
     def client_deviation(self, s: Mapping[str, float]) -> float:

@@ -13,9 +13,9 @@ Z = Q S_k the k leading Ritz vectors with values θ, R = (I - QQᵀ) M Z their r
 Δ the step to which every entry of M_i V is rounded (0: not at all), M̃ = P diag(λ) Pᵀ a guess of M.
 
 In the narrow form a round costs what a round of SSI costs, but its answer is the best in the span of all rounds so far,
-not of the last one. In the wide form (`width`) the run opens with one more sum (_wide.py), from which a first block of
-several times k columns is made; later blocks have 1.5·k. That takes about half of the rounds and as many bytes. Its
-estimate is that of Nyström, which is one product ahead of the Ritz vectors. In both, sums must be complete:
+not of the last one. In the wide form (`width`) the run opens with one more sum (wide_blocks.py), from which a first
+block of several times k columns is made; later blocks have 1.5·k. That takes about half of the rounds and as many
+bytes. Its estimate is that of Nyström, which is one product ahead of the Ritz vectors. In both, sums must be complete:
 Rayleigh-Ritz on a sum over a subset of the clients answers another problem, so those that did not answer are asked
 again.
 
@@ -27,7 +27,7 @@ products M_i V that follow would, too). `Davidson` shows every client's own lead
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import ClassVar, NamedTuple
 
@@ -38,9 +38,9 @@ from fedspan._types import Array, Arrays
 from fedspan.algorithms._moments import Moments, RowsClient, measure, measure_replay, measure_tasks, measure_turns
 from fedspan.algorithms._operator import check_step
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState
-from fedspan.algorithms.spectral._narrow import Shape, ask_near, predict_sum
-from fedspan.algorithms.spectral._wide import OPENING, OPENING_ARRAYS, ask_opening, first_width, later_width
 from fedspan.algorithms.spectral.certified_angle import bound_angles, shrink_by_nystrom
+from fedspan.algorithms.spectral.narrow_sums import Shape, ask_near, predict_sum
+from fedspan.algorithms.spectral.wide_blocks import OPENING, OPENING_ARRAYS, ask_opening, first_width, later_width
 from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Sum, Turn, complete
 from fedspan.core.replay import CLOSE, TOGETHER, Basis, Comparison
 from fedspan.core.rng import Streams
@@ -52,6 +52,7 @@ from fedspan.numerics.rayleigh_ritz import Ritz, append_rows, extension, nystrom
 
 _KEPT_WIDE = 24  # basis vectors of the wide form over k
 _ROUNDS_ENOUGH = 5
+_ERRORS = 3.0  # how many times its expected size a rounding error may be
 
 
 class Prior(NamedTuple):
@@ -93,6 +94,10 @@ class KrylovState(SpectralState):
     rounds: int
     settled: bool  # whether what is outside of the k components can be told from them
     first: Shape | None  # of the wide form: what its opening says of the first sum
+    floor: float = field(default=0.0, kw_only=True)  # what rounding makes of a Ritz value that is zero
+
+    def known_floor(self) -> float:
+        return self.floor
 
     def known_angles(self) -> Array | None:
         if self.first is None:
@@ -208,6 +213,7 @@ class Krylov(Spectral[KrylovState]):
         moments, V, first = yield from self.opening(rng)
         d, nothing = len(moments.mean), np.zeros((len(moments.mean), 0))
         P, lam = (nothing, np.zeros(0)) if self.prior is None else self.prior
+        lam = lam / moments.unit / moments.unit
         if len(lam) >= self.k:
             V = P[:, : self.k]
         # Δ: the rounding errors of all clients make at most half of the violation that tol allows.
@@ -247,17 +253,17 @@ class Krylov(Spectral[KrylovState]):
         noise = _carry_errors(state.noise, L)
         ritz = rayleigh_ritz(Q, AQ, len(Qt) if wide else k)
         theta, S, R = ritz
-        Z, Sk, values = Q @ S[:, :k], S[:, :k], theta[:k]
+        Z, values = Q @ S[:, :k], theta[:k]
         unit = state.moments.clients * len(Q) * state.step**2 / 12  # the squared rounding error of one column
-        kkt = float(np.sqrt(np.sum(R[:, :k] ** 2) + unit * float(np.sum(Sk * (noise @ Sk))))) / trace
+        errors = np.sqrt(unit * np.sum(S * (noise @ S), axis=0))
+        kkt = float(np.sqrt(np.sum(R[:, :k] ** 2) + np.sum(errors[:k] ** 2))) / trace
         beyond = float(theta[k]) if len(theta) > k else np.nan
         angles = np.full(k, np.inf)
         least = _least_direction(self.tol, more) * trace
         settled = True
         if wide:
-            errors = np.sqrt(unit * np.sum(S * (noise @ S), axis=0))
             settled = self._is_settled(state.rounds + 1, ritz, trace)
-            better = nystrom(AQ, ritz, k, max(1e-12 * float(theta[0]), 3.0 * float(errors.max(initial=0.0))))
+            better = nystrom(AQ, ritz, k, max(1e-12 * float(theta[0]), _ERRORS * float(errors.max(initial=0.0))))
             values, Z = (values, Z) if better is None else better
             angles = bound_angles(theta, R, errors, k)
             if better is not None:
@@ -291,6 +297,7 @@ class Krylov(Spectral[KrylovState]):
             last=U.shape[1],
             rounds=state.rounds + 1,
             settled=settled,
+            floor=_ERRORS * float(errors[:k].max(initial=0.0)),
         )
 
     def _is_settled(self, rounds: int, ritz: Ritz, trace: float) -> bool:
@@ -328,7 +335,7 @@ class Krylov(Spectral[KrylovState]):
 
     def metrics(self, state: KrylovState) -> dict[str, float]:
         angle = {"angle": float(state.angles[-1])} if state.first is not None else {}
-        return super().metrics(state) | {"gap": state.gap} | angle
+        return super().metrics(state) | {"gap": state.gap * state.moments.unit**2} | angle
 
 
 @dataclass(frozen=True)

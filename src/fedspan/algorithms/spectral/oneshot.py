@@ -145,13 +145,23 @@ class Gram(OneShot):
         return GramState(opened.moments, opened.Z, opened.theta, opened.kkt)
 
 
+def prefers_lanczos(d: int, k: int) -> bool:
+    """Whether k eigenpairs of a d×d matrix are searched by Lanczos."""
+    return d >= _LANCZOS and 20 * k <= d
+
+
+def lanczos_vectors(k: int) -> int:
+    """How many vectors it keeps."""
+    return max(4 * k, 40)
+
+
 def find_leading(M: Array, k: int) -> tuple[Array, Array]:
     """The k leading eigenpairs of a symmetric matrix, the largest first: by Lanczos where that pays, and is checked."""
     d = len(M)
-    if d >= _LANCZOS and 20 * k <= d:
+    if prefers_lanczos(d, k):
         start = np.random.default_rng(0).normal(size=d)
         try:
-            theta, Z = eigsh(M, k, which="LA", v0=start, ncv=max(4 * k, 40), maxiter=_RESTARTS)
+            theta, Z = eigsh(M, k, which="LA", v0=start, ncv=lanczos_vectors(k), maxiter=_RESTARTS)
         except ArpackError:  # it has not converged
             theta, Z = np.zeros(0), np.zeros((d, 0))
         if len(theta) == k and _are_leading(M, theta[::-1], Z[:, ::-1]):

@@ -75,6 +75,10 @@ class SpectralParameters:
             example=1e-4,
         ),
     )
+    check: bool = field(
+        default=True,
+        metadata=about("Whether a solver that stops by a measure of its own ends with a true residual."),
+    )
     participation: Participation | None = field(
         default=None,
         metadata=about("How many clients take part in each round (fedpower).", example={"fraction": 0.1}),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedspan.algorithms import FedPower, Gram, Krylov, LocalPower, Prior, Ssi
+from fedspan.algorithms import Faps, FedPower, Gram, Krylov, LocalPower, Prior, Ssi
 from fedspan.channel import Channel, delta, only, pack, quantize
 from fedspan.core.protocol import Server
 from fedspan.data.clients import Schema
@@ -26,6 +26,8 @@ from fedspan.estimators.launch import set_options, warn_caller
 from fedspan.estimators.parameters import is_whole
 from fedspan.privacy.request import PaperDP, RowDP
 from fedspan.secure.masking import Secure
+
+_LEAST_TOL32 = 1e-7  # float32 components leave a violation of about 2e-8
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,20 @@ def choose_solver(
         private = build_private_plan(asked, k, measured, secure, schema, clients, min_clients)
         note = forecast_error(private, measured, schema)
         return ChosenSolver(private.solver, private.why, Channel(), private, note)
+    if schema.dtype == "float32" and 0 < asked.tol < _LEAST_TOL32:
+        raise InputError(
+            f"tol must be at least {_LEAST_TOL32:g} if all rows are float32, as the components are then, but is "
+            f"{asked.tol!r}. Raise tol, or give the rows as float64."
+        )
     solver, why = _pick(asked, schema, clients, k, paper=isinstance(privacy, PaperDP), prior=prior)
     if not is_whole(asked.n_components) and not isinstance(solver, Gram | Krylov):
         raise InputError(
             f"n_components={asked.n_components!r} needs all variances, which solver {type(solver).__name__.lower()!r} "
             "is not made for; use 'gram' or 'krylov', or give a number of components."
         )
-    options = {"k": k, "tol": asked.tol, "center": asked.center, "scale": asked.scale}
+    options: dict[str, object] = {"k": k, "tol": asked.tol, "center": asked.center, "scale": asked.scale}
+    if not isinstance(privacy, PaperDP):  # without bits, the other solvers see the true residual in every round
+        options["check"] = asked.check and asked.tol > 0 and (asked.bits is not None or isinstance(solver, Faps))
     solver = set_options(solver, {**options, **_collect_extras(asked, solver, prior)})
     if isinstance(privacy, PaperDP):
         solver = add_paper_noise(privacy, solver)
@@ -107,7 +116,7 @@ def _pick(
     if not is_whole(asked.n_components) and asked.n_components != "auto" and not (partial or local_steps):
         return Gram(), f"n_components={asked.n_components!r} needs all variances"
     by_time = solver if isinstance(solver, Auto) else Auto()
-    problem = ProblemSize(schema.n_features, k, clients, schema.rows, partial, local_steps)
+    problem = ProblemSize(schema.n_features, k, clients, schema.rows, partial, local_steps, schema.density)
     return by_time.choose(problem)
 
 

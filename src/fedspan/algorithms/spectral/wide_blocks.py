@@ -17,7 +17,7 @@ import numpy as np
 
 from fedspan._types import Array
 from fedspan.algorithms._moments import Moments
-from fedspan.algorithms.spectral._narrow import Shape, ask_near, expect_even, guess_first
+from fedspan.algorithms.spectral.narrow_sums import Shape, ask_near, expect_even, guess_first
 from fedspan.core.protocol import Ask, Round, Sum
 from fedspan.core.rng import Streams
 from fedspan.numerics.orthonormal import orthonormalize, turn_back
