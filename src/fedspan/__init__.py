@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedspan.estimators.classifier import FederatedClassifier
     from fedspan.estimators.deep_gcca import DeepFederatedGCCA
     from fedspan.estimators.gcca import FederatedGCCA
+    from fedspan.estimators.notebook.client_folds import ClientKFold, score_clients
     from fedspan.estimators.pca import FederatedPCA
     from fedspan.estimators.personalized import PersonalizedPCA
     from fedspan.estimators.prepare import prepare
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Auto",
     "Channel",
+    "ClientKFold",
     "DeepFederatedGCCA",
     "FederatedClassifier",
     "FederatedGCCA",
@@ -69,6 +71,7 @@ __all__ = [
     "prepare",
     "protocol",
     "run",
+    "score_clients",
 ]
 
 # Public modules that live in core/: `from fedspan.protocol import Ask` works as `fedspan.protocol.Ask` does.
@@ -78,6 +81,7 @@ sys.modules["fedspan.callbacks"] = callbacks
 # What needs scipy and scikit-learn is imported when first used: `fedspan --help` need not wait for them.
 _LATER = {
     "Auto": "estimators.choice",
+    "ClientKFold": "estimators.notebook.client_folds",
     "DeepFederatedGCCA": "estimators.deep_gcca",
     "FederatedClassifier": "estimators.classifier",
     "FederatedGCCA": "estimators.gcca",
@@ -90,6 +94,7 @@ _LATER = {
     "audit": "audit.auditor",
     "check": "jobs.checking.check",
     "prepare": "estimators.prepare",
+    "score_clients": "estimators.notebook.client_folds",
 }
 
 # `fedspan.audit` is a function. Python would bind that name to the folder of the same name when it is first imported;

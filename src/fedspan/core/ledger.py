@@ -12,14 +12,30 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
-from typing import IO, get_args, get_origin, get_type_hints
+from typing import IO, TYPE_CHECKING, get_args, get_origin, get_type_hints
 
 from fedspan._files import open_private, write_whole
-from fedspan._foreign import parse_json
-from fedspan.errors import InputError
+from fedspan._foreign import parse_json, printable
+from fedspan.errors import FedspanError, InputError
 from fedspan.privacy.accountant import epsilon
 from fedspan.privacy.noised_count import NoisedCount
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FRAME_COLUMNS = (
+    "round",
+    "exchange",
+    "task",
+    "client",
+    "bytes_down",
+    "bytes_up",
+    "seconds",
+    "answered",
+    "secure",
+)
 
 
 @dataclass(frozen=True)
@@ -268,6 +284,50 @@ class Ledger:
     def rows(self) -> list[dict[str, object]]:
         """One dict per event."""
         return [{"event": _EVENT_NAMES[type(e)], **asdict(e)} for e in self.events]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A pandas frame with a line for each client of each exchange."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise FedspanError("Ledger.to_frame needs pandas. Install it with: pip install pandas") from None
+        lines = [
+            {
+                "round": e.round,
+                "exchange": e.exchange,
+                "task": e.task,
+                "client": client,
+                "bytes_down": down,
+                "bytes_up": up,
+                "seconds": seconds,
+                "answered": client not in e.missing,
+                "secure": e.secure,
+            }
+            for e in self._exchanges()
+            for client, down, up, seconds in zip(e.clients, e.bytes_down, e.bytes_up, e.seconds, strict=True)
+        ]
+        return pd.DataFrame(lines, columns=[*_FRAME_COLUMNS])
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.rounds} rounds, {self.bytes_up} bytes up, {self.bytes_down} bytes down)"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a line for each kind of exchange. No scripts."""
+        totals: dict[str, list[int]] = {}
+        for e in self._exchanges():
+            line = totals.setdefault(e.task, [0, 0, 0, 0])
+            line[0] += 1
+            line[1] += sum(e.bytes_up)
+            line[2] += sum(e.bytes_down)
+            line[3] += len(e.missing)
+        head = "".join(f"<th>{word}</th>" for word in ("task", "asked", "bytes up", "bytes down", "not answered"))
+        body = "".join(
+            f"<tr><td>{escape(printable(task))}</td>{''.join(f'<td>{n:,}</td>' for n in line)}</tr>"
+            for task, line in totals.items()
+        )
+        summary = f"<b>Ledger</b>: {self.rounds} rounds, {self.seconds:.3g} s"
+        table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+        return f'<div>{summary}<table style="font-size:90%">{table}</table></div>'
 
     def save(self, path: str | os.PathLike[str]) -> None:
         write_whole(path, self._to_lines(), public=True)

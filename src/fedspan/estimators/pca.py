@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -23,7 +23,14 @@ from fedspan.core.run import Result
 from fedspan.data.clients import Schema, open_clients
 from fedspan.errors import InputError
 from fedspan.estimators._bases.export import pca_to_sklearn, projection_to_onnx
-from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
+from fedspan.estimators._bases.federated_estimator import (
+    OF_RUN,
+    OF_TABLES,
+    ClientData,
+    FederatedEstimator,
+    FitOptions,
+    get_feature_names,
+)
 from fedspan.estimators._options.component_count import (
     NoiseLevel,
     check_parallel,
@@ -36,6 +43,7 @@ from fedspan.estimators._options.row_weights import ClientWeight, SampleWeight, 
 from fedspan.estimators._options.spectral_parameters import SpectralParameters
 from fedspan.estimators._options.spectral_solvers import choose_solver
 from fedspan.estimators.launch import count_sharers, secure_from, warn_caller
+from fedspan.estimators.notebook.plots import ComponentsDisplay, ScoresDisplay, ScreeDisplay, group_rows
 from fedspan.estimators.parameters import check_parameters, is_number, is_whole
 from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.orthonormal import fix_signs
@@ -43,6 +51,9 @@ from fedspan.numerics.pca_model.control_limits import limit_spe, limit_t2
 from fedspan.numerics.pca_model.coordinates import project_rows, square_distances
 from fedspan.numerics.pca_model.gaussian import GaussianModel
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _BEYOND = 20  # components that are not kept, but drawn
 _ACCURACIES = ("kkt", "change", "floor")  # what a solver may know of its own accuracy
@@ -84,6 +95,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             clients then share the noise, which is √(number of clients) smaller.
         engine: Where the clients run; None runs all of them in this process.
         callback: A function that is called after each round; `info.estimate` is the components so far.
+        verbose: Whether to show the rounds as they come: a bar in terminals and notebooks, a line a second elsewhere.
         checkpoint: A folder in which the run is saved after every round. A `fit` that finds it continues from there.
         random_state: The seed of all random streams. None draws one, which is kept as `seed_`.
 
@@ -453,6 +465,29 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
     @property
     def _n_features_out(self) -> int:
         return len(self.components_)
+
+    def plot_components(self, ax: Axes | None = None) -> ComponentsDisplay:
+        """Draw the components as a heat map of loadings, on matplotlib axes."""
+        check_is_fitted(self)
+        names = get_feature_names(self)
+        return ComponentsDisplay(self.components_, None if names is None else [*map(str, names)]).plot(ax)
+
+    def plot_scree(self, ax: Axes | None = None) -> ScreeDisplay:
+        """Draw the variances that were found, and with n_components="auto" the line that decided."""
+        check_is_fitted(self)
+        noise = None if self.noise_variances_ is None else float(np.quantile(self.noise_variances_, 0.95))
+        return ScreeDisplay(self.scree_, len(self.components_), noise).plot(ax)
+
+    def plot_scores(
+        self, X: object, *, labels: Sequence[object] | None = None, ax: Axes | None = None
+    ) -> ScoresDisplay:
+        """Draw rows by their coordinates in the first two components, coloured by their labels if there are some."""
+        Z = self.transform(X)
+        if Z.shape[1] < 2:
+            raise InputError("plot_scores needs two components, but the model has one.")
+        ratio = self.explained_variance_ratio_
+        shown = (f"component 1 ({ratio[0]:.1%})", f"component 2 ({ratio[1]:.1%})")
+        return ScoresDisplay(group_rows(Z[:, :2], labels), shown).plot(ax)
 
     def to_sklearn(self) -> BaseEstimator:
         """A fitted scikit-learn `PCA`, or with scale=True a `Pipeline` of a `StandardScaler` and a `PCA`."""
