@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -219,3 +220,28 @@ def test_verbose_shows_rounds_and_silence_is_the_default(capsys: pytest.CaptureF
     assert f"round {loud.n_rounds_}, kkt" in capsys.readouterr().err
     assert rounds == [*range(1, loud.n_rounds_ + 1)]
     np.testing.assert_array_equal(quiet.components_, loud.components_)
+
+
+def test_a_model_can_be_saved_with_its_run(model: FederatedPCA, axes: Any, tmp_path: Path) -> None:
+    model.save(tmp_path / "alone")
+    model.save(tmp_path / "whole", with_run=True)
+    assert not hasattr(FederatedPCA.load(tmp_path / "alone"), "ledger_")
+    loaded = FederatedPCA.load(tmp_path / "whole")
+    assert loaded.ledger_.rows() == model.ledger_.rows()
+    assert loaded.history_ == model.history_
+    loaded.plot_convergence(ax=axes)
+    loaded.report(tmp_path / "report.html")
+    model.report(tmp_path / "before.html")
+    assert (tmp_path / "report.html").read_text() == (tmp_path / "before.html").read_text()
+    with pytest.raises(InputError, match="without its run"):
+        FederatedPCA.load(tmp_path / "alone").save(tmp_path / "again", with_run=True)
+
+
+def test_a_mapping_of_clients_is_no_table(model: FederatedPCA) -> None:
+    for call in (model.transform, model.score, model.spe, model.hotelling_t2):
+        with pytest.raises(InputError, match="Rows must be one table, but they are a mapping"):
+            call(CLIENTS)
+    classifier = FederatedClassifier(rounds=2, random_state=0)
+    classifier.fit([*CLIENTS.values()], [(A[:, 0] > 0).astype(int) for A in CLIENTS.values()])
+    with pytest.raises(InputError, match="one table"):
+        classifier.predict(CLIENTS)

@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
@@ -131,7 +131,7 @@ class Ledger:
         if path is not None:
             if Path(path).exists():
                 self.events = list(_read(Path(path)))
-                write_whole(path, self._to_lines())  # drops a last line that a crash cut short
+                write_whole(path, self.to_lines())  # drops a last line that a crash cut short
             self._file = open(path, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115 - kept open in a run
 
     @classmethod
@@ -139,6 +139,13 @@ class Ledger:
         """The ledger in a file, which stays as it is."""
         ledger = cls()
         ledger.events = list(_read(Path(path)))
+        return ledger
+
+    @classmethod
+    def parse(cls, lines: Sequence[str], source: str) -> Ledger:
+        """The ledger whose lines these are; `source` is where they come from, for a message."""
+        ledger = cls()
+        ledger.events = list(_parse_lines(lines, source))
         return ledger
 
     def add(self, event: Event) -> None:
@@ -330,9 +337,10 @@ class Ledger:
         return f'<div>{summary}<table style="font-size:90%">{table}</table></div>'
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        write_whole(path, self._to_lines(), public=True)
+        write_whole(path, self.to_lines(), public=True)
 
-    def _to_lines(self) -> str:
+    def to_lines(self) -> str:
+        """All events as a file holds them, a line of JSON for each."""
         return "".join(map(_to_line, self.events))
 
     def _exchanges(self) -> Iterator[Exchange]:
@@ -383,7 +391,10 @@ def _to_line(event: Event) -> str:
 
 
 def _read(path: Path) -> Iterator[Event]:
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    yield from _parse_lines(path.read_text(encoding="utf-8", errors="replace").split("\n"), str(path))
+
+
+def _parse_lines(lines: Sequence[str], source: str) -> Iterator[Event]:
     for number, line in enumerate(lines, 1):
         try:
             if line:
@@ -391,5 +402,5 @@ def _read(path: Path) -> Iterator[Event]:
         except ValueError as error:
             if number < len(lines):
                 raise InputError(
-                    f"Line {number} of {path} is not an event of a ledger: {error}. Restore the file from a copy."
+                    f"Line {number} of {source} is not an event of a ledger: {error}. Restore the file from a copy."
                 ) from None

@@ -106,6 +106,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
     task: ClassVar[str]  # what a job file and a report call it
     learned: ClassVar[tuple[str, ...]]  # the attributes that a model file holds
+    measures: ClassVar[tuple[str, ...]] = ()  # what every dict in history_ has, nan where a method does not know it
 
     def _run(
         self,
@@ -161,7 +162,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         if result.ledger.started is None:
             raise FedspanError("The ledger of this run does not say how it started.")
         self.n_rounds_, self.seed_ = result.rounds, result.ledger.started.seed
-        self.ledger_, self.history_ = result.ledger, result.ledger.history()
+        self.ledger_, self.history_ = result.ledger, align_rounds(result.ledger.history(), self.measures)
 
     def _keep_columns(self, schema: Schema) -> None:
         """Keep what the clients' columns are, and how they were made."""
@@ -181,10 +182,12 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         return tags
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, with_run: bool = False) -> None:
         """Write the fitted model as one safetensors file; equal models give equal files.
 
-        Parameters that are not plain values (an engine, a callback, torch modules) are not in it.
+        Parameters that are not plain values (an engine, a callback, torch modules) are not in it. With `with_run` the
+        file also holds the ledger (with the names of the clients, and times), so that the loaded model has `ledger_`
+        and `history_` and can write its report.
         """
         check_is_fitted(self)
         given = {
@@ -200,6 +203,11 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         names = get_feature_names(self)
         values["feature_names_in_"] = None if names is None else [str(name) for name in names]
         values["preparation_"] = self.__dict__.get("preparation_")
+        if with_run:
+            ledger = self.__dict__.get("ledger_")
+            if not isinstance(ledger, Ledger):
+                raise InputError("This model was loaded from a file without its run, so there is none to save.")
+            values["ledger_"] = ledger.to_lines().splitlines()
         with explain_refusal(path):
             tree = {"estimator": type(self).__name__, "params": plain, "learned": values}
             save_tree(path, "model", tree, public=True)
@@ -228,7 +236,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote. The file does not hold the ledger, which is in the run folder."""
+        """Read a model that `save` wrote. The ledger is in the file only if it was saved `with_run`."""
         return cls._load(path)
 
     @classmethod
@@ -246,6 +254,9 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         preparation = learned["preparation_"]
         model.preparation_ = None if preparation is None else build(Preparation, preparation)
         model._name_features(learned["feature_names_in_"])
+        if "ledger_" in learned:
+            model.ledger_ = Ledger.parse(learned["ledger_"], str(path))
+            model.history_ = align_rounds(model.ledger_.history(), cls.measures)
         return model
 
     def report(self, path: str | os.PathLike[str]) -> None:
@@ -254,8 +265,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         ledger = self.__dict__.get("ledger_")
         if not isinstance(ledger, Ledger):
             raise InputError(
-                "This model was loaded from a file, which does not hold the ledger of its run. Write the report where "
-                "the model was fitted, or use `fedspan report` on the run folder."
+                "This model was loaded from a file, which does not hold the ledger of its run unless it was saved with "
+                "with_run=True. Write the report where the model was fitted, or use `fedspan report` on the run folder."
             )
         facts = RunFacts(
             self.task,
@@ -265,6 +276,13 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         )
         with explain_refusal(path):
             write_whole(path, render_report(self, ledger, facts), public=True)
+
+
+def align_rounds(history: Sequence[Mapping[str, float]], measures: Sequence[str]) -> list[dict[str, float]]:
+    """The dicts of all rounds with the same keys: nan where a measure is not known, or not yet."""
+    keys = dict.fromkeys([*measures, *(key for row in history for key in row)])
+    keys = dict.fromkeys(["round", *keys])
+    return [{key: row.get(key, np.nan) for key in keys} for row in history]
 
 
 @contextmanager
