@@ -196,7 +196,7 @@ def test_a_private_run_weighs_rows() -> None:
     weights = {name: np.tile(w, many) for name, w in v.items()}
     dp = RowDP(50.0, 1e-6, 120.0, simulate=True)
     model = FederatedPCA(2, privacy=dp, random_state=0).fit(clients, sample_weight=weights)
-    mean, variances, U, shares = pool(X, pooled, 2)
+    mean, variances, U, shares = pool(np.tile(X, (many, 1)), np.tile(pooled, many), 2)
     check(model, (mean, variances, U, shares), 3e-2)
     unweighted = pool(X, np.ones(len(X)), 2)
     assert np.linalg.norm(mean - unweighted[0]) > 0.1 * np.linalg.norm(mean)  # so that the weights matter
