@@ -196,7 +196,7 @@ def test_a_private_run_weighs_rows() -> None:
     weights = {name: np.tile(w, many) for name, w in v.items()}
     dp = RowDP(50.0, 1e-6, 120.0, simulate=True)
     model = FederatedPCA(2, privacy=dp, random_state=0).fit(clients, sample_weight=weights)
-    mean, variances, U, shares = pool(np.tile(X, (many, 1)), np.tile(pooled, many), 2)
+    mean, variances, U, shares = pool(np.tile(X, (many, 1)), np.tile(pooled, many), 2)  # n - 1 is nearly n here
     check(model, (mean, variances, U, shares), 3e-2)
     unweighted = pool(X, np.ones(len(X)), 2)
     assert np.linalg.norm(mean - unweighted[0]) > 0.1 * np.linalg.norm(mean)  # so that the weights matter
@@ -261,3 +261,16 @@ def test_operators_agree_with_dense_formulas(make: Any, bound: float) -> None:
     np.testing.assert_allclose(rows.sums(), np.sqrt(v) @ B0)
     if bound < np.inf:
         np.testing.assert_allclose(rows.reaches(W, mu), np.linalg.norm(B, axis=1) * np.linalg.norm(B @ W, axis=1))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_unit_rows_count_by_their_weights(sparse: bool) -> None:
+    """The norm of a row does not count, but its weight does: a weight of 0 takes it out."""
+    rng = np.random.default_rng(0)
+    X, v = rng.normal(size=(30, 4)) * rng.uniform(0.1, 50, (30, 1)), rng.choice([0.0, 0.25, 1.0], 30)
+    rows = Rows(WeightedRows(sp.csr_array(X) if sparse else X, v), 2.0, unit=True)
+    mu = X.mean(axis=0)
+    for shift in (None, mu):
+        B = X if shift is None else X - shift
+        B = 2.0 * B / np.linalg.norm(B, axis=1, keepdims=True)
+        np.testing.assert_allclose(rows.gram(shift, None), (B * v[:, None]).T @ B, atol=1e-12)

@@ -18,6 +18,7 @@ from fedspan.data.clients import blame_client, name_clients
 from fedspan.data.database import has_password, hide_password, is_address, parse_query, sqlite_path
 from fedspan.data.preparation import Preparation
 from fedspan.errors import InputError
+from fedspan.estimators.matching.match_views import MATCHES
 from fedspan.jobs.tasks import TASKS
 
 TablePlace = str | dict[str, Any]
@@ -31,6 +32,7 @@ class DataTable(TypedDict, total=False):
     views: list[TablePlace] | dict[str, TablePlace]
     columns: list[str]
     id: str
+    match: str
     label: str
     categories: list[str] | dict[str, list[str]]
     missing: str
@@ -58,6 +60,7 @@ KEYS: dict[str, tuple[type, ...]] = {
     "views": (list, dict),
     "columns": (list,),
     "id": (str,),
+    "match": (str,),
     "label": (str,),
     "categories": (list, dict),
     "missing": (str,),
@@ -125,6 +128,7 @@ def check_data(task: str, data: DataTable) -> None:
                 f"data.{key} is for runs in one process: a site of a federation does not weigh its rows yet. Leave it "
                 "out."
             )
+    _check_match(task, data)
     if over == "views":
         if "columns" in data:
             raise InputError(
@@ -134,6 +138,19 @@ def check_data(task: str, data: DataTable) -> None:
             raise InputError(
                 'data.missing = "drop" is not for views, because a row would go at one client only; use "mean".'
             )
+
+
+def _check_match(task: str, data: DataTable) -> None:
+    """Refuse a way to match rows that is none, or has nothing to go by."""
+    if "match" not in data:
+        return
+    over = TASKS[task].over
+    if over != "views":
+        raise InputError(f"data.match is for views of the same rows, not for task {task!r}; leave it out.")
+    if data["match"] not in MATCHES:
+        raise InputError(f"data.match must be one of {', '.join(MATCHES)}, but is {data['match']!r}.")
+    if data["match"] != "order" and "id" not in data and not _is_at_sites(data[over]):
+        raise InputError("data.match needs data.id: the column of ids by which rows are matched.")
 
 
 def _is_at_sites(places: list[TablePlace] | dict[str, TablePlace]) -> bool:

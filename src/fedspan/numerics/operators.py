@@ -5,7 +5,8 @@ B = (A - 1μᵀ) diag(1/s), M = BᵀB. B is never formed: dense rows (in memory 
 are shifted in blocks that stay in the cache, sparse ones by rank-one corrections. Rows that are not in memory at all
 (`RowBatches`) are read once for every sum or product, batch by batch. With a bound C on the norm of a row, each row of
 B is shortened to it: row i is multiplied by w_i = min(1, C/‖b_i‖) (w is computed once per μ), and a row that is not
-finite counts as a row of zeros: an error would tell of it.
+finite counts as a row of zeros: an error would tell of it. With `unit`, every row gets that norm: w_i = C/‖b_i‖, but a
+row that is so small, or in a sparse table so near to μ, that its direction is rounding error counts as zeros.
 
 With weights v (`WeightedRows`), row i counts v_i times: B = diag(√v)(A - 1μᵀ) diag(1/s), and a bound holds for the rows
 of that B, so for what a row contributes after weighting. The sum of the rows is then Σ v a; with a bound, Σ √v b.
@@ -32,6 +33,8 @@ _ROW_BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fit
 _GRAM_BLOCK = 1 << 19, 1 << 22  # for Gram matrices: as large as the matrix, but from 4 to 32 MB, where BLAS is fastest
 _PASS_BLOCK = 1 << 17, 1 << 22  # the same for one pass in all: four times as large as the matrix, from 1 to 32 MB
 _CENTER_ROWS = 64  # rows whose mean is taken for c
+_NO_LENGTH = 1e-150  # of a row: its square is near the smallest numbers
+_NO_DIRECTION = 1e-4  # of a sparse row's distance from the mean, as a part of both lengths
 _FAR_CENTER = 100.0  # how much larger than the variance (c - mean)² may be: two digits
 _SINGLE_RANGE = 1e-30, 1e30  # of mean squares that float32 can hold with room for sums
 _KEPT_GRAM = 1 << 24  # entries of a Gram matrix that spares reading the rows again: 128 MB
@@ -139,7 +142,9 @@ class RowPass(NamedTuple):
 class Rows:
     """The rows of one client: sums, squares, products with M and M itself, for a given shift and scale."""
 
-    def __init__(self, A: Matrix | WeightedRows, row_norm: float = np.inf, at_once: bool = False) -> None:
+    def __init__(
+        self, A: Matrix | WeightedRows, row_norm: float = np.inf, at_once: bool = False, *, unit: bool = False
+    ) -> None:
         weights: Array | None = None
         if isinstance(A, WeightedRows):
             weights, A = A.weights, A.rows
@@ -148,7 +153,7 @@ class Rows:
         self.total: float = self.n if weights is None else float(weights.sum())  # how many rows they count as
         self.sparse, self.batched = sp.issparse(A), isinstance(A, RowBatches)
         self.A: Any = _to_canonical(A) if self.sparse else A  # dense, sparse or batched: the two flags tell
-        self.row_norm = row_norm
+        self.row_norm, self.unit = row_norm, unit
         if self.sparse and row_norm < np.inf:
             self.A = _drop_not_finite(self.A)
         self._map = _find_map(A) if isinstance(A, np.memmap) else None
@@ -168,13 +173,15 @@ class Rows:
         shift = np.zeros(self.d) if mu is None else mu
         for rows in self._raw(step):
             block = np.subtract(rows, shift, out=buffer[: len(rows)], dtype=np.float64)
+            roots: Array | float = 1.0
             if self._roots is not None:
-                block *= self._roots[start : start + len(block), None]
+                roots = self._roots[start : start + len(block)]
+                block *= roots[:, None]
                 start += len(block)
             if self.row_norm < np.inf:
                 with np.errstate(over="ignore", invalid="ignore"):
                     norms = np.sqrt(np.einsum("ij,ij->i", block, block))
-                    block *= self._shrink(norms)[:, None]
+                    block *= self._shrink(norms, roots)[:, None]
                 block[~np.isfinite(norms)] = 0.0
             yield block
 
@@ -196,10 +203,12 @@ class Rows:
         low, high = (first + start * stride) // page * page, first + min(stop, self.n) * stride
         pages.madvise(mmap.MADV_DONTNEED, low, high - low)
 
-    def _shrink(self, norms: Array) -> Array:
-        """What shortens rows of those norms."""
+    def _shrink(self, norms: Array, roots: Array | float = 1.0) -> Array:
+        """What shortens rows of those norms, which are √v times as long as they were."""
         if self.row_norm == np.inf:
             return np.ones_like(norms)
+        if self.unit:  # the norm does not count, but the weight still does
+            return np.where(norms > _NO_LENGTH, roots * self.row_norm / np.maximum(norms, _NO_LENGTH), 0.0)
         return self.row_norm / np.maximum(norms, self.row_norm)
 
     @property
@@ -209,9 +218,13 @@ class Rows:
 
     def _weights(self, mu: Array | None) -> Array:
         """What sparse rows are multiplied by, √v and what shortens them, without making them dense."""
+        roots: Array | float = 1.0 if self._roots is None else self._roots
         if self.row_norm == np.inf and self._roots is not None:
             return self._roots
-        return self._shrink(self.norms(mu)) * (1.0 if self._roots is None else self._roots)
+        norms = self.norms(mu)
+        if self.unit and mu is not None:  # ‖a - μ‖² = ‖a‖² - 2aμ + ‖μ‖² must have digits left
+            norms = np.where(norms > _NO_DIRECTION * (self.norms(None) + roots * np.linalg.norm(mu)), norms, 0.0)
+        return self._shrink(norms, roots) * roots
 
     def count_longer(self) -> int:
         """How many rows are longer than the bound; those that are not finite are."""

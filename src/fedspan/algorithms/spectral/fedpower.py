@@ -218,7 +218,7 @@ class FedPower(Spectral[FedPowerState]):
             replies = yield Ask(name, arrays, Each() if apart else Sum("Y", "T"), to)
         w = self.weights(replies, S_t, state.sizes)
         Y = _aggregate(replies, "Y", w, state.sizes)  # (d, r)
-        Y = self.perturb(Y, Z, state.sizes, draws, rng)
+        Y = self.perturb(Y, Z, state.sizes, int(sum(S_t[client] for client in w)), rng)
         kkt = np.nan
         if p == 1:
             theta, S, R = rayleigh_ritz(Z, Y, k)

@@ -50,15 +50,18 @@ _FAR = 1e12  # row norms: a noised mean of few rows may be long
 
 
 class PrivateClient(RowsClient):
-    """A client whose rows are shortened to a public norm. Its tasks remember nothing: the mean comes with each."""
+    """A client whose rows are shortened to a public norm; with `unit`, all of them get it.
 
-    def __init__(self, data: object, columns: int = 0, row_norm: float | None = None) -> None:
+    Its tasks remember nothing: the mean comes with each. No sensitivity depends on `unit`: it is the server's choice.
+    """
+
+    def __init__(self, data: object, columns: int = 0, row_norm: float | None = None, unit: bool = False) -> None:
         super().__init__(data, columns)
         if row_norm is None:
             raise InputError(
                 "A private run needs a public bound on the norm of a row. Give privacy=RowDP(epsilon, delta, row_norm)."
             )
-        self.rows, self.norm = Rows(_cut_weights(data), row_norm), row_norm
+        self.rows, self.norm = Rows(_cut_weights(data), row_norm, unit=unit), row_norm
 
     @task(
         releases={"n": Sensitivity(0), "longer": Sensitivity(0)},
@@ -173,7 +176,7 @@ class _Noisy(Spectral[NoisyState]):
     """What they share: about how many rows there are, and about where their mean is.
 
     `counted` and `located` say that earlier parts of the run have found these, and hold them in `prior`; `spent` is the
-    share of the budget μ² that those parts have used.
+    share of the budget μ² that those parts have used. `unit`: rows count by their directions, not by their lengths.
     """
 
     k: int = 2
@@ -182,9 +185,13 @@ class _Noisy(Spectral[NoisyState]):
     located: bool = False
     spent: float = 0.0
     prior: Known | None = None
+    unit: bool = False
 
     State = NoisyState
     client: ClassVar[type[Client[object]]] = PrivateClient
+
+    def client_options(self) -> dict[str, float | int | str | bool]:
+        return {"unit": True} if self.unit else {}
 
     def asks(self) -> frozenset[str]:
         return frozenset(release.task for release in self.planned())  # nothing else may leave a private run
