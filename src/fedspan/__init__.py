@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fedspan.estimators.deep_gcca import DeepFederatedGCCA
     from fedspan.estimators.gcca import FederatedGCCA
     from fedspan.estimators.matching.match_entities import match_entities
+    from fedspan.estimators.notebook.client_folds import ClientKFold, score_clients
     from fedspan.estimators.pca import FederatedPCA
     from fedspan.estimators.personalized import PersonalizedPCA
     from fedspan.estimators.prepare import prepare
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Auto",
     "Channel",
+    "ClientKFold",
     "DeepFederatedGCCA",
     "FederatedClassifier",
     "FederatedGCCA",
@@ -71,6 +73,7 @@ __all__ = [
     "prepare",
     "protocol",
     "run",
+    "score_clients",
 ]
 
 # Public modules that live in core/: `from fedspan.protocol import Ask` works as `fedspan.protocol.Ask` does.
@@ -80,6 +83,7 @@ sys.modules["fedspan.callbacks"] = callbacks
 # What needs scipy and scikit-learn is imported when first used: `fedspan --help` need not wait for them.
 _LATER = {
     "Auto": "estimators.choice",
+    "ClientKFold": "estimators.notebook.client_folds",
     "DeepFederatedGCCA": "estimators.deep_gcca",
     "FederatedClassifier": "estimators.classifier",
     "FederatedGCCA": "estimators.gcca",
@@ -93,6 +97,7 @@ _LATER = {
     "check": "jobs.checking.check",
     "match_entities": "estimators.matching.match_entities",
     "prepare": "estimators.prepare",
+    "score_clients": "estimators.notebook.client_folds",
 }
 
 # `fedspan.audit` is a function. Python would bind that name to the folder of the same name when it is first imported;

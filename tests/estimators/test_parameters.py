@@ -18,7 +18,7 @@ from fedspan.jobs.model import rows_of
 from fedspan.jobs.tasks import TASKS
 
 # The public constructors: what stands before the star is positional.
-SHARED = "privacy=None, secure=False, engine=None, callback=None, checkpoint=None, random_state=None"
+SHARED = "privacy=None, secure=False, engine=None, callback=None, verbose=False, checkpoint=None, random_state=None"
 SIGNATURES = {
     "FederatedPCA": "n_components=2, *, solver='auto', center=True, scale=False, whiten=False, tol=1e-06, "
     "max_rounds=200, local_steps=None, bits=None, width='auto', angle_tol=None, "
@@ -99,7 +99,7 @@ def test_parameters_are_set_read_and_cloned_as_in_scikit_learn() -> None:
 def test_a_job_file_can_hold_what_can_be_written_down(task: str) -> None:
     kind = TASKS[task].estimator
     assert kind.task == task
-    python_only = {"privacy", "secure", "engine", "callback", "checkpoint", "limits", "model"}
+    python_only = {"privacy", "secure", "engine", "callback", "verbose", "checkpoint", "limits", "model"}
     assert set(rows_of(task)) == set(parameters_of(kind)) - python_only
     assert all(row.default is not None or row.example is not None for row in rows_of(task).values())
 

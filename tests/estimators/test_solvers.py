@@ -7,10 +7,11 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import TruncatedSVD
 from sklearn.exceptions import ConvergenceWarning
 
-from fedspan import Auto, FederatedPCA, FederatedSVD, InputError, Participation
+from fedspan import Auto, FederatedPCA, FederatedSVD, InputError, Participation, RowDP
 from fedspan.algorithms import FedPower, Gram, Krylov
 from fedspan.engines import Faults, InProcess
 from fedspan.errors import ClientError
+from fedspan.estimators._options.spectral_parameters import SOLVERS
 from fedspan.estimators.choice import ProblemSize
 from fedspan.numerics.orthonormal import largest_angle
 
@@ -235,3 +236,17 @@ def test_auto_takes_a_solver_that_can_do_what_is_asked(options, solver):
     assert model.ledger_.started.algorithm.lower() == solver
     assert model.ledger_.started.why
     assert model.converged_
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", [FederatedPCA, FederatedSVD])
+def test_the_history_has_the_same_keys_for_every_solver(kind: type[FederatedPCA]) -> None:
+    draw = np.random.default_rng(0)
+    clients = [draw.normal(size=(60, 8)) * [5, 4, 3, 2, 1, 1, 1, 1] for _ in range(3)]
+    keys = ["round", "objective", "kkt", "change", "gap", "angle", "residual", "bytes_up", "bytes_down", "seconds"]
+    for solver in SOLVERS:
+        model = kind(2, solver=solver, max_rounds=3, random_state=0).fit(clients)
+        assert all(list(row) == keys for row in model.history_), solver
+        assert np.isfinite(model.history_[-1]["objective"])
+    private = kind(2, privacy=RowDP(10.0, 1e-6, 5.0), random_state=0).fit(clients)
+    assert all(list(row) == keys for row in private.history_)

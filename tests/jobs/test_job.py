@@ -25,7 +25,7 @@ def with_(**tables: dict[str, Any]) -> dict[str, Any]:
 
 def test_parameters_are_the_estimators_own() -> None:
     """A parameter that the estimator gains must be decided on here: in the job file, or in a table of its own."""
-    for_python_only = {"engine", "callback", "checkpoint", "privacy", "secure"}
+    for_python_only = {"engine", "callback", "verbose", "checkpoint", "privacy", "secure"}
     assert set(parameters()) == set(inspect.signature(FederatedPCA).parameters) - for_python_only
     assert parameters()["tol"] == (float,)
     assert set(parameters()["bits"]) == {int, str, type(None)}
@@ -55,8 +55,8 @@ def test_an_integer_will_do_for_a_number() -> None:
         ({"job": {"engine": "flare"}}, r"\[job\] has no key 'engine'"),
         ({"job": {"task": "pac"}}, r"job.task must name a task, but is 'pac'. Did you mean 'pca'\?"),
         ({"job": {"task": "gcca"}}, "data.clients is for pca and svd"),
-        ({"job": {"n_components": "ten"}}, "job.n_components must be an integer .* or 'mle', but is 'ten'"),
-        ({"job": {"n_components": 2.5}}, "job.n_components must be an integer .* or 'mle', but is 2.5"),
+        ({"job": {"n_components": "ten"}}, "job.n_components must be a known name, but is 'ten'"),
+        ({"job": {"n_components": 2.5}}, "job.n_components must be an integer .* 'mle' or 'auto', but is 2.5"),
         ({"job": {"n_components": True}}, "job.n_components must be an integer or a number or a string, but is True"),
         ({"job": {"center": 1}}, "job.center must be true or false, but is 1"),
         ({"job": {"tol": "small"}}, "job.tol must be a number, but is 'small'"),

@@ -20,6 +20,7 @@ GIVES = {
     "data": "Parquet, Arrow and PostgreSQL clients, faster CSV",
     "excel": "Excel files as clients",
     "figures": "figures of reports as PNG files",
+    "plots": "matplotlib plots of models",
     "privacy": "differential privacy, secure aggregation",
     "flare": "federations over a network (NVIDIA FLARE)",
     "deep": "deep GCCA, torch models as classifiers",

@@ -11,16 +11,32 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
-from typing import IO, get_args, get_origin, get_type_hints
+from typing import IO, TYPE_CHECKING, get_args, get_origin, get_type_hints
 
 from fedspan._files import open_private, write_whole
-from fedspan._foreign import parse_json
-from fedspan.errors import InputError
+from fedspan._foreign import parse_json, printable
+from fedspan.errors import FedspanError, InputError
 from fedspan.privacy.accountant import epsilon
 from fedspan.privacy.noised_count import NoisedCount
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FRAME_COLUMNS = (
+    "round",
+    "exchange",
+    "task",
+    "client",
+    "bytes_down",
+    "bytes_up",
+    "seconds",
+    "answered",
+    "secure",
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +140,7 @@ class Ledger:
         if path is not None:
             if Path(path).exists():
                 self.events = list(_read(Path(path)))
-                write_whole(path, self._to_lines())  # drops a last line that a crash cut short
+                write_whole(path, self.to_lines())  # drops a last line that a crash cut short
             self._file = open(path, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115 - kept open in a run
 
     @classmethod
@@ -132,6 +148,13 @@ class Ledger:
         """The ledger in a file, which stays as it is."""
         ledger = cls()
         ledger.events = list(_read(Path(path)))
+        return ledger
+
+    @classmethod
+    def parse(cls, lines: Sequence[str], source: str) -> Ledger:
+        """The ledger whose lines these are; `source` is where they come from, for a message."""
+        ledger = cls()
+        ledger.events = list(_parse_lines(lines, source))
         return ledger
 
     def add(self, event: Event) -> None:
@@ -278,10 +301,55 @@ class Ledger:
         """One dict per event."""
         return [{"event": _EVENT_NAMES[type(e)], **asdict(e)} for e in self.events]
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        write_whole(path, self._to_lines(), public=True)
+    def to_frame(self) -> pd.DataFrame:
+        """A pandas frame with a line for each client of each exchange."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise FedspanError("Ledger.to_frame needs pandas. Install it with: pip install pandas") from None
+        lines = [
+            {
+                "round": e.round,
+                "exchange": e.exchange,
+                "task": e.task,
+                "client": client,
+                "bytes_down": down,
+                "bytes_up": up,
+                "seconds": seconds,
+                "answered": client not in e.missing,
+                "secure": e.secure,
+            }
+            for e in self._exchanges()
+            for client, down, up, seconds in zip(e.clients, e.bytes_down, e.bytes_up, e.seconds, strict=True)
+        ]
+        return pd.DataFrame(lines, columns=[*_FRAME_COLUMNS])
 
-    def _to_lines(self) -> str:
+    def __repr__(self) -> str:
+        return f"Ledger({self.rounds} rounds, {self.bytes_up} bytes up, {self.bytes_down} bytes down)"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a line for each kind of exchange. No scripts."""
+        totals: dict[str, list[int]] = {}
+        for e in self._exchanges():
+            line = totals.setdefault(e.task, [0, 0, 0, 0])
+            line[0] += 1
+            line[1] += sum(e.bytes_up)
+            line[2] += sum(e.bytes_down)
+            line[3] += len(e.missing)
+        head = "".join(f"<th>{word}</th>" for word in ("task", "asked", "bytes up", "bytes down", "not answered"))
+        body = "".join(
+            f"<tr><td>{escape(printable(task))}</td>{''.join(f'<td>{n:,}</td>' for n in line)}</tr>"
+            for task, line in totals.items()
+        )
+        summary = f"<b>Ledger</b>: {self.rounds} rounds, {self.seconds:.3g} s"
+        table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+        return f'<div>{summary}<table style="font-size:90%">{table}</table></div>'
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        write_whole(path, self.to_lines(), public=True)
+
+    def to_lines(self) -> str:
+        """All events as a file holds them, a line of JSON for each."""
         return "".join(map(_to_line, self.events))
 
     def _exchanges(self) -> Iterator[Exchange]:
@@ -332,7 +400,10 @@ def _to_line(event: Event) -> str:
 
 
 def _read(path: Path) -> Iterator[Event]:
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    yield from _parse_lines(path.read_text(encoding="utf-8", errors="replace").split("\n"), str(path))
+
+
+def _parse_lines(lines: Sequence[str], source: str) -> Iterator[Event]:
     for number, line in enumerate(lines, 1):
         try:
             if line:
@@ -340,5 +411,5 @@ def _read(path: Path) -> Iterator[Event]:
         except ValueError as error:
             if number < len(lines):
                 raise InputError(
-                    f"Line {number} of {path} is not an event of a ledger: {error}. Restore the file from a copy."
+                    f"Line {number} of {source} is not an event of a ledger: {error}. Restore the file from a copy."
                 ) from None

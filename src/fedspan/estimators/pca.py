@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from fedspan._types import Array, Matrix
+from fedspan._types import Array
 from fedspan.algorithms import Prior, SpectralState
 from fedspan.algorithms.spectral.noisy import NoisyState
 from fedspan.algorithms.spectral.parallel_analysis import ParallelAnalysis
@@ -23,7 +23,13 @@ from fedspan.core.run import Result
 from fedspan.data.clients import Schema, open_clients
 from fedspan.errors import InputError
 from fedspan.estimators._bases.export import pca_to_sklearn, projection_to_onnx
-from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
+from fedspan.estimators._bases.federated_estimator import (
+    OF_RUN,
+    OF_TABLES,
+    ClientData,
+    FitOptions,
+)
+from fedspan.estimators._bases.fitted_pca import FittedPCA
 from fedspan.estimators._options.component_count import (
     NoiseLevel,
     check_parallel,
@@ -37,19 +43,20 @@ from fedspan.estimators._options.spectral_parameters import SpectralParameters
 from fedspan.estimators._options.spectral_solvers import choose_solver
 from fedspan.estimators.launch import count_sharers, secure_from, warn_caller
 from fedspan.estimators.parameters import check_parameters, is_number, is_whole
-from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.orthonormal import fix_signs
-from fedspan.numerics.pca_model.control_limits import limit_spe, limit_t2
-from fedspan.numerics.pca_model.coordinates import project_rows, square_distances
-from fedspan.numerics.pca_model.gaussian import GaussianModel
+from fedspan.numerics.pca_model.coordinates import project_rows
+from fedspan.numerics.pca_model.kept_sums import KeptSums, add_sums
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
+
+if TYPE_CHECKING:
+    pass
 
 _BEYOND = 20  # components that are not kept, but drawn
 _ACCURACIES = ("kkt", "change", "floor")  # what a solver may know of its own accuracy
 
 
 @dataclass(eq=False, repr=False)
-class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedEstimator, SpectralParameters):  # type: ignore[misc]
+class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FittedPCA, SpectralParameters):  # type: ignore[misc]
     """Principal component analysis of rows that are spread over clients, as if they were in one place.
 
     Parameters:
@@ -87,6 +94,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             clients then share the noise, which is √(number of clients) smaller.
         engine: Where the clients run; None runs all of them in this process.
         callback: A function that is called after each round; `info.estimate` is the components so far.
+        verbose: Whether to show the rounds as they come: a bar in terminals and notebooks, a line a second elsewhere.
         checkpoint: A folder in which the run is saved after every round. A `fit` that finds it continues from there.
         random_state: The seed of all random streams. None draws one, which is kept as `seed_`.
 
@@ -106,6 +114,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             solver does not know them (`gram` does).
         scree_: (m,), the variances of all components that the run found, up to 20 more than are kept.
         noise_variances_: (10,), with n_components="auto" the largest variances of rows with random signs; else None.
+        kept_values_, kept_vectors_, kept_total_: What `partial_fit` keeps of the rows: eigenpairs of their second
+            moments, (m,) and (m, d), and their trace; None and 0 after `fit`.
+        site_drift_: What `measure_drift` found for each client, or None.
         n_features_in_, feature_names_in_, n_samples_, n_clients_: What the model was fitted on.
         angle_: About how far the space of the components is from the exact one, as the sine of the largest angle;
             nan if the solver does not know.
@@ -113,7 +124,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             probability over the random start, and is not proved.
         component_angles_: (k,), the same bound for each component by itself; inf where it cannot be told from another.
         n_rounds_, converged_: How the run ended.
-        history_: A dict for every round.
+        history_: A dict for every round, round 0 being the opening, with the same keys for every solver: round,
+            objective, kkt, change, gap, angle, residual (nan where the solver does not know it), bytes_up, bytes_down
+            and seconds.
         ledger_: Bytes, seconds, rounds, who took part, ε spent: see `Ledger`.
         seed_: The seed that repeats the run.
 
@@ -128,6 +141,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
     """
 
     task: ClassVar[str] = "pca"
+    measures: ClassVar[tuple[str, ...]] = ("objective", "kkt", "change", "gap", "angle", "residual")
     learned: ClassVar[tuple[str, ...]] = (
         "components_",
         "explained_variance_",
@@ -141,6 +155,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         "rest_",
         "scree_",
         "noise_variances_",
+        "kept_values_",
+        "kept_vectors_",
+        "kept_total_",
+        "site_drift_",
         "angle_",
         "angle_bound_",
         "component_angles_",
@@ -200,6 +218,107 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         elif self.converged_:
             self._warn_if_undetermined(result)
         return self
+
+    def partial_fit(
+        self,
+        clients: ClientData,
+        y: object = None,
+        *,
+        forgetting: float = 1.0,
+        sample_weight: SampleWeight | None = None,
+        client_weight: ClientWeight = "rows",
+        ledger: Ledger | None = None,
+    ) -> Self:
+        """Add rows to those of earlier calls, which need not be there any more.
+
+        What is kept of them is kept at the server, in the model: the number of rows, their mean and eigenpairs of their
+        second moments. With gram (and "auto") these are all eigenpairs, at most d² numbers, and the answer is that of
+        all rows together. With krylov they are those of the basis of the run, and the answer is nearly that.
+
+        Parameters:
+            clients: One entry per client, as for `fit`.
+            y: Ignored, as in scikit-learn.
+            forgetting: By how much all earlier rows count less from now on: 1 keeps them as they are, 0.9 lets what is
+                ten calls old count a third.
+            sample_weight, client_weight: As for `fit`; they hold for the new rows.
+            ledger: Where to write what happens; by default a new `Ledger`.
+        """
+        check_parameters(self)
+        exact = self._check_partial(forgetting)
+        kept = self._read_kept()
+        batch = type(self)(**self.get_params(deep=False))
+        batch.set_params(**({"solver": "gram", "n_components": None} if exact else {}))
+        batch.fit(clients, sample_weight=sample_weight, client_weight=client_weight, ledger=ledger)
+        d, total = batch.n_features_in_, batch._sum_squares()
+        if exact:
+            values, vectors = batch.singular_values_.astype(np.float64) ** 2, batch.components_.astype(np.float64)
+        else:
+            values, vectors = batch.basis_variance_ratio_ * total, batch.basis_
+        sums = KeptSums(float(batch.n_samples_), batch.mean_.astype(np.float64), values, vectors, total)
+        if kept is not None:
+            if len(kept.mean) != d:
+                raise InputError(f"The rows must have the {len(kept.mean)} features of the earlier ones, but have {d}.")
+            sums = add_sums(kept, sums, forgetting, d if exact else len(values))
+        params = self.get_params(deep=False)
+        self.__dict__.update(batch.__dict__)
+        self.set_params(**params)
+        self._learn_sums(sums)
+        return self
+
+    def _check_partial(self, forgetting: float) -> bool:
+        """Whether the sums can be kept exactly; refused if they cannot be kept at all."""
+        if not is_number(forgetting) or not 0 < forgetting <= 1:
+            raise InputError(f"forgetting must be above 0 and at most 1, but is {forgetting!r}.")
+        if self.solver not in ("auto", "gram", "krylov"):
+            raise InputError(f"partial_fit is for solver 'gram', 'krylov' and 'auto', but solver is {self.solver!r}.")
+        if self.privacy is not None or self.scale or self.n_components == "auto":
+            odd = "privacy" if self.privacy is not None else "scale=True" if self.scale else "n_components='auto'"
+            raise InputError(
+                f"partial_fit cannot be combined with {odd}, because earlier rows would have to be read again. Leave "
+                "it out."
+            )
+        return self.solver != "krylov"
+
+    def _read_kept(self) -> KeptSums | None:
+        """What earlier calls kept; None if there were none."""
+        if "components_" not in self.__dict__:
+            return None
+        if self.kept_values_ is None or self.kept_vectors_ is None:
+            raise InputError(
+                "The model was fitted by fit, which keeps no sums. Give the first rows to partial_fit, too, on a new "
+                "model."
+            )
+        mean = self.mean_.astype(np.float64)
+        return KeptSums(float(self.n_samples_), mean, self.kept_values_, self.kept_vectors_, self.kept_total_)
+
+    def _forget_sums(self) -> None:
+        """What a fit starts without."""
+        self.kept_values_: Array | None = None
+        self.kept_vectors_: Array | None = None
+        self.kept_total_ = 0.0
+        self.site_drift_ = None
+
+    def _learn_sums(self, sums: KeptSums) -> None:
+        """Set the attributes that follow from sums over all rows."""
+        n, d, kind = sums.n, len(sums.mean), self.components_.dtype
+        theta = sums.values[sums.values > max(n, d) * np.finfo(np.float64).eps * sums.values[0]]
+        if is_whole(self.n_components):
+            k = min(self.n_components, len(theta))
+        else:
+            k = choose_count(self.n_components, theta, sums.total, int(n), d)
+        left = min(n, d) - k
+        self.components_ = fix_signs(sums.vectors[:k]).astype(kind)
+        self.explained_variance_ = (theta[:k] / (n - 1)).astype(kind)
+        self.explained_variance_ratio_ = (theta[:k] / sums.total).astype(kind)
+        self.singular_values_ = np.sqrt(theta[:k]).astype(kind)
+        self.noise_variance_ = max(sums.total - float(theta[:k].sum()), 0.0) / (n - 1) / left if left > 0 else 0.0
+        self.mean_, self.n_samples_ = sums.mean.astype(kind), n
+        self.basis_, self.basis_variance_ratio_ = sums.vectors, sums.values / sums.total
+        shares = theta[k:] / sums.total
+        self.rest_ = np.array([float((shares**i).sum()) for i in (1, 2, 3)]) if self.solver != "krylov" else None
+        self.scree_ = theta[: k + _BEYOND] / (n - 1)
+        self.kept_values_, self.kept_vectors_, self.kept_total_ = sums.values, sums.vectors, sums.total
+        self._keep_angles(None, k)
 
     def _fit_above_noise(
         self,
@@ -290,6 +409,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         total = max(moments.trace, float(theta.sum())) or 1.0  # a noised trace may be below what is explained, even 0
         k = choose_count(self.n_components, theta, total, int(n), d, noise)
         self.scree_ = theta[: k + _BEYOND] / (n - 1) * moments.unit**2
+        self._forget_sums()
         self.noise_variances_ = None if noise is None else noise.largest / (n - 1) * moments.unit**2
         self.rest_ = _find_rest(state, theta[k:] / total)
         theta, Z = theta[:k], Z[:, :k]
@@ -368,97 +488,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         check_is_fitted(self)
         return project_rows(self._take_rows(X), self.mean_, self.find_projection())
 
-    def find_projection(self) -> Array:
-        """What `transform` multiplies rows by, once the mean is subtracted, (d, k)."""
-        W = self.components_.T / self.scale_[:, None]
-        return W / np.sqrt(self.explained_variance_) if self.whiten else W
-
-    def _take_rows(self, X: object) -> Matrix:
-        return prepare_rows(self, X, dtype=[np.float64, np.float32])
-
-    def inverse_transform(self, X: object) -> Array:
-        """Rows with those coordinates, (n, d)."""
-        check_is_fitted(self)
-        Z = np.asarray(X)
-        Z = Z if Z.dtype in (np.float64, np.float32) else Z.astype(np.float64)
-        if Z.ndim != 2 or Z.shape[1] != len(self.components_):
-            raise InputError(f"Rows must have {len(self.components_)} coordinates, but the array has shape {Z.shape}.")
-        Z = Z * np.sqrt(self.explained_variance_) if self.whiten else Z
-        return Z @ self.components_ * self.scale_ + self.mean_
-
-    def score_samples(self, X: object) -> Array:
-        """The log-likelihood of each row under probabilistic PCA, (n,), as scikit-learn's PCA.score_samples.
-
-        Whitening changes coordinates, not the distribution of the rows: it does not change their likelihood.
-        """
-        check_is_fitted(self)
-        rows = self._take_rows(X)
-        coordinates = project_rows(rows, self.mean_, self.components_.T / self.scale_[:, None])
-        return self._find_gaussian().log_likelihoods(coordinates, square_distances(rows, self.mean_, self.scale_))
-
-    def score(self, X: object, y: object = None) -> float:
-        """Mean log-likelihood of rows under probabilistic PCA, as scikit-learn's PCA.score."""
-        return float(self.score_samples(X).mean())
-
-    def hotelling_t2(self, X: object) -> Array:
-        """Hotelling's T² of each row, (n,): how far it lies from the mean inside the components, in deviations."""
-        Z = self.transform(X)
-        return ((Z if self.whiten else Z / np.sqrt(self.explained_variance_)) ** 2).sum(axis=1)
-
-    def spe(self, X: object) -> Array:
-        """The squared prediction error of each row, (n,): how far it lies from the components."""
-        check_is_fitted(self)
-        rows = self._take_rows(X)
-        inside = project_rows(rows, self.mean_, self.components_.T / self.scale_[:, None])
-        squares = square_distances(rows, self.mean_, self.scale_)
-        return np.maximum(squares - (inside.astype(np.float64) ** 2).sum(axis=1), 0.0)
-
-    def t2_limit(self, confidence: float = 0.99) -> float:
-        """What `hotelling_t2` of that share of new rows stays below, if rows are normal (by the F distribution)."""
-        check_is_fitted(self)
-        _check_confidence(confidence)
-        k = len(self.components_)
-        if not self.n_samples_ > k:
-            raise InputError(f"A limit for {k} components needs more than {k} rows, but there were {self.n_samples_}.")
-        return limit_t2(k, float(self.n_samples_), confidence)
-
-    def spe_limit(self, confidence: float = 0.99) -> float:
-        """The same for `spe`, by Jackson and Mudholkar from the sums that `gram` knows of what is left out."""
-        check_is_fitted(self)
-        _check_confidence(confidence)
-        if self.rest_ is None:
-            raise InputError(
-                "A limit for spe needs the variances that are left out, which this solver does not know, nor gram with "
-                "more than 2000 features or with privacy; fit with solver='gram'."
-            )
-        shares = float(self.explained_variance_ratio_.astype(np.float64).sum())
-        total = float(self.explained_variance_.astype(np.float64).sum()) / shares
-        return total * limit_spe(self.rest_, confidence)
-
-    def get_covariance(self) -> Array:
-        """The covariance of rows under probabilistic PCA, (d, d); without centering, their second moments."""
-        check_is_fitted(self)
-        return self._find_gaussian().covariance().astype(self.components_.dtype)
-
-    def get_precision(self) -> Array:
-        """The inverse of `get_covariance`, (d, d), without inverting it."""
-        check_is_fitted(self)
-        return self._find_gaussian().precision().astype(self.components_.dtype)
-
-    def _find_gaussian(self) -> GaussianModel:
-        V, variances = self.components_.astype(np.float64), self.explained_variance_.astype(np.float64)
-        return GaussianModel(V, variances, self.noise_variance_, self.scale_.astype(np.float64))
-
-    @property
-    def n_components_(self) -> int:
-        """How many components there are."""
-        check_is_fitted(self)
-        return len(self.components_)
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)
-
     def to_sklearn(self) -> BaseEstimator:
         """A fitted scikit-learn `PCA`, or with scale=True a `Pipeline` of a `StandardScaler` and a `PCA`."""
         return pca_to_sklearn(self)
@@ -472,11 +501,6 @@ def _find_rest(state: SpectralState, dropped: Array) -> Array | None:
     """The sums of powers of all shares that are left out: those that the solver left out, and those dropped since."""
     rest = state.known_rest()
     return None if rest is None else np.maximum(rest, 0.0) + [float((dropped**i).sum()) for i in (1, 2, 3)]
-
-
-def _check_confidence(confidence: float) -> None:
-    if not is_number(confidence) or not 0 < confidence < 1:
-        raise InputError(f"confidence must be above 0 and below 1, but is {confidence!r}.")
 
 
 def _find_basis(state: SpectralState, Z: Array, theta: Array, total: float) -> tuple[Array, Array]:

@@ -74,6 +74,7 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
             collect=False, because collected components are those of single clients.
         engine: Where the clients run; None runs all of them in this process.
         callback: A function that is called after each round; `info.estimate` is the shared components.
+        verbose: Whether to show the rounds as they come: a bar in terminals and notebooks, a line a second elsewhere.
         checkpoint: A folder in which the run is saved after every round. A `fit` that finds it continues from there.
         random_state: The seed of all random streams. None draws one, which is kept as `seed_`.
 

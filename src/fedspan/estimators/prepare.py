@@ -158,6 +158,11 @@ def settle_each(sources: Mapping[str, object], draft: Preparation, *, strict: bo
 def prepare_rows(model: FederatedEstimator, X: object, dtype: object) -> Any:
     """Prepare new rows as the rows of the fit were: a table with the original columns goes through the same steps."""
     how: Preparation | None = model.preparation_
+    if isinstance(X, Mapping) and not X.keys() & {"path", "url"}:
+        raise InputError(
+            "Rows must be one table, but they are a mapping, as the clients of fit are. Call this for each of them: "
+            "{name: model.transform(rows) for name, rows in clients.items()}."
+        )
     if how is not None and not isinstance(X, np.ndarray | list | str) and (source := find_source(X)) is not None:
         chosen = list(how.columns or ()) or None
         if set(how.categories) <= set(source.names) and set(chosen or ()) <= set(source.names):

@@ -53,13 +53,19 @@ class WatchedEngine:
 def keep_scores(path: Path, job: Job, model: AnyModel, data: Mapping[str, object]) -> None:
     """Write the first two coordinates of some rows of each client, if they may be shown and there are two.
 
+    The model is told how these rows of each client lie in it, which the report shows.
+
     The rows are grouped by the job's label where that has few values, and else by client.
     """
-    if not isinstance(model, FederatedPCA) or job.privacy or job.secure.get("enabled") or len(model.components_) < 2:
+    if not isinstance(model, FederatedPCA) or job.privacy or job.secure.get("enabled"):
         return
     most = max(1, _POINTS // max(1, len(data)))
-    W = model.components_[:2].T / model.scale_[:, None]
     rows = {name: _sample_rows(_open_rows(source), most) for name, source in data.items()}
+    if len(rows) > 1 and model.n_samples_ > len(model.components_):
+        model.measure_drift(rows)
+    if len(model.components_) < 2:
+        return
+    W = model.components_[:2].T / model.scale_[:, None]
     shift = model.mean_ @ W
     scores = {name: np.asarray(X @ W - shift, dtype=np.float32) for name, X in rows.items()}
     labelled = _group_by_label(job, scores) if job.label else None

@@ -28,6 +28,7 @@ class SpectralModel(FeatureModel, IterativeModel, Protocol):
     component_angles_: Array  # (k,) nan if they are not known
     scree_: Array  # (m,) variances of all components that were found
     noise_variances_: Array | None  # (T,) with n_components="auto"
+    site_drift_: dict[str, list[float]] | None
 
 
 def _build_spectral_section(title: str, noun: str, share: str, what: str) -> Section[SpectralModel]:
@@ -55,12 +56,31 @@ def _build_spectral_section(title: str, noun: str, share: str, what: str) -> Sec
             f"{render_charts([scree, scatter, render_loadings(model, model.components_)])}"
             f'<p class="soft">{note}</p>{render_pictures(model, model.components_)}<h2>Largest loadings</h2>'
             + render_table(["no.", share, "cumulative", "largest loadings"], table, {1, 2}, save_as="loadings")
+            + _render_drift(model, rows)
         )
 
     def list_key_figures(model: SpectralModel, last: Metrics) -> dict[str, str]:
         return {f"{share} explained": f"{model.explained_variance_ratio_.sum():.1%}", **_list_gap(model, last)}
 
     return build_iterative_section(title, summarize, list_sizes, list_key_figures, render_body)
+
+
+def _render_drift(model: SpectralModel, rows: ShownRows) -> str:
+    """How each client's rows lie in the model, if that was measured and may be shown."""
+    if not model.site_drift_:
+        return ""
+    if rows.protected:
+        return '<h2>Clients compared</h2><p class="soft">Not shown, because the job asks to protect single clients.</p>'
+    table = [
+        [escape(name), f"{int(n):,}", f"{t2:.2f}", f"{far:.1%}", f"{spe:.2f}", "–" if math.isnan(off) else f"{off:.1%}"]
+        for name, (n, t2, far, spe, off) in model.site_drift_.items()
+    ]
+    head = ["client", "rows looked at", "T² / k", "above its limit", "error / usual", "above its limit"]
+    return (
+        "<h2>Clients compared</h2><p>Hotelling's T² inside the components and the squared error outside of them, each "
+        "1 for a client whose rows are like all rows. The limits are those that 1 % of normal rows exceed.</p>"
+        + render_table(head, table, {1, 2, 3, 4, 5}, save_as="drift")
+    )
 
 
 def _render_scree(model: SpectralModel, what: str) -> str:

@@ -1,12 +1,12 @@
-"""What all estimators share: six parameters, the run itself, model files, the report."""
+"""What all estimators share: seven parameters, the run itself, model files, the report."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan._files import write_whole
 from fedspan._types import Array
 from fedspan.channel import Channel
+from fedspan.core.callbacks import chain
 from fedspan.core.checkpoint import Checkpoint, build, save_tree
 from fedspan.core.ledger import Ledger, Note
 from fedspan.core.participation import Participation
@@ -27,12 +28,18 @@ from fedspan.errors import FedspanError, InputError
 from fedspan.estimators._bases.coefficients import INTERCEPT
 from fedspan.estimators._bases.model_file import check_model_file, read_model_file
 from fedspan.estimators.launch import make_engine, open_checkpoint, secure_from, seed_from
+from fedspan.estimators.notebook.fit_progress import FitProgress
+from fedspan.estimators.notebook.html_summary import render_model
+from fedspan.estimators.notebook.plots import ConvergenceDisplay, build_convergence
 from fedspan.estimators.parameters import about, parameters_of
 from fedspan.privacy.plan import Plan
 from fedspan.privacy.request import PaperDP, RowDP
 from fedspan.reports.facts import RunFacts
 from fedspan.reports.report import render_report
 from fedspan.secure.masking import Secure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 S = TypeVar("S")
 # What users give for the clients: one entry each, by name or in a list. An entry is an array, a sparse matrix, a table
@@ -66,7 +73,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     """The base of all estimators.
 
     A dataclass takes the fields of its bases from the last base to the first. So an estimator lists this class before
-    the one with its own parameters, and these six come last in its constructor.
+    the one with its own parameters, and these seven come last in its constructor.
     """
 
     privacy: RowDP | PaperDP | None = field(
@@ -85,6 +92,10 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         default=None,
         metadata=about("A function that is called after each round.", in_job=False),
     )
+    verbose: bool = field(
+        default=False,
+        metadata=about("Whether to show the rounds as they come.", in_job=False),
+    )
     checkpoint: str | os.PathLike[str] | Checkpoint | None = field(
         default=None,
         metadata=about("A folder in which the run is saved after every round.", in_job=False),
@@ -96,6 +107,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
     task: ClassVar[str]  # what a job file and a report call it
     learned: ClassVar[tuple[str, ...]]  # the attributes that a model file holds
+    measures: ClassVar[tuple[str, ...]] = ()  # what every dict in history_ has, nan where a method does not know it
 
     def _run(
         self,
@@ -119,23 +131,25 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         checkpoint = open_checkpoint(self.checkpoint)
         if checkpoint is not None and part is not None:
             checkpoint = Checkpoint(checkpoint.path.parent / part)
-        return run(
-            algorithm,
-            make_engine(self.engine, data) if engine is None else engine,
-            rounds=rounds,
-            seed=seed_from(self.random_state),
-            channel=channel,
-            participation=participation,
-            retries=options.retries,
-            min_clients=options.min_clients,
-            secure=secure_from(self.secure),
-            checkpoint=checkpoint,
-            ledger=options.ledger,
-            callback=self.callback,
-            about=facts,
-            privacy=plan,
-            why=why,
-        )
+        with FitProgress(rounds) if self.verbose and rounds else nullcontext() as progress:
+            listeners = [each for each in (self.callback, progress) if each is not None]
+            return run(
+                algorithm,
+                make_engine(self.engine, data) if engine is None else engine,
+                rounds=rounds,
+                seed=seed_from(self.random_state),
+                channel=channel,
+                participation=participation,
+                retries=options.retries,
+                min_clients=options.min_clients,
+                secure=secure_from(self.secure),
+                checkpoint=checkpoint,
+                ledger=options.ledger,
+                callback=chain(*listeners) if listeners else None,
+                about=facts,
+                privacy=plan,
+                why=why,
+            )
 
     def _run_opening(
         self, data: Mapping[str, object], options: FitOptions, algorithm: Server[S], plan: Plan, part: str
@@ -149,7 +163,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         if result.ledger.started is None:
             raise FedspanError("The ledger of this run does not say how it started.")
         self.n_rounds_, self.seed_ = result.rounds, result.ledger.started.seed
-        self.ledger_, self.history_ = result.ledger, result.ledger.history()
+        self.ledger_, self.history_ = result.ledger, align_rounds(result.ledger.history(), self.measures)
 
     def _keep_columns(self, schema: Schema) -> None:
         """Keep what the clients' columns are, and how they were made."""
@@ -169,10 +183,12 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         return tags
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, with_run: bool = False) -> None:
         """Write the fitted model as one safetensors file; equal models give equal files.
 
-        Parameters that are not plain values (an engine, a callback, torch modules) are not in it.
+        Parameters that are not plain values (an engine, a callback, torch modules) are not in it. With `with_run` the
+        file also holds the ledger (with the names of the clients, and times), so that the loaded model has `ledger_`
+        and `history_` and can write its report.
         """
         check_is_fitted(self)
         given = {
@@ -188,13 +204,40 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         names = get_feature_names(self)
         values["feature_names_in_"] = None if names is None else [str(name) for name in names]
         values["preparation_"] = self.__dict__.get("preparation_")
+        if with_run:
+            ledger = self.__dict__.get("ledger_")
+            if not isinstance(ledger, Ledger):
+                raise InputError("This model was loaded from a file without its run, so there is none to save.")
+            values["ledger_"] = ledger.to_lines().splitlines()
         with explain_refusal(path):
             tree = {"estimator": type(self).__name__, "params": plain, "learned": values}
             save_tree(path, "model", tree, public=True)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what was asked for, what was learned, and what it cost. No scripts."""
+        given = {}
+        for name, row in parameters_of(type(self)).items():
+            value = self.__dict__[name]
+            if value is not row.default and value != row.default:
+                given[name] = value
+        learned = {name: self.__dict__[name] for name in self.learned if name in self.__dict__}
+        return render_model(type(self).__name__, given, learned, self.__dict__.get("ledger_"))
+
+    def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def plot_convergence(self, ax: Axes | None = None) -> ConvergenceDisplay:
+        """Draw the solver's measure of progress against the rounds of the last fit, on matplotlib axes."""
+        check_is_fitted(self)
+        history = self.__dict__.get("history_")
+        if history is None:
+            raise InputError("This model was loaded from a file without the history of its run.")
+        tol = self.__dict__.get("tol")
+        return build_convergence(history, tol if isinstance(tol, float) else None).plot(ax)
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote. The file does not hold the ledger, which is in the run folder."""
+        """Read a model that `save` wrote. The ledger is in the file only if it was saved `with_run`."""
         return cls._load(path)
 
     @classmethod
@@ -212,6 +255,9 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         preparation = learned["preparation_"]
         model.preparation_ = None if preparation is None else build(Preparation, preparation)
         model._name_features(learned["feature_names_in_"])
+        if "ledger_" in learned:
+            model.ledger_ = Ledger.parse(learned["ledger_"], str(path))
+            model.history_ = align_rounds(model.ledger_.history(), cls.measures)
         return model
 
     def report(self, path: str | os.PathLike[str]) -> None:
@@ -220,8 +266,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         ledger = self.__dict__.get("ledger_")
         if not isinstance(ledger, Ledger):
             raise InputError(
-                "This model was loaded from a file, which does not hold the ledger of its run. Write the report where "
-                "the model was fitted, or use `fedspan report` on the run folder."
+                "This model was loaded from a file, which does not hold the ledger of its run unless it was saved with "
+                "with_run=True. Write the report where the model was fitted, or use `fedspan report` on the run folder."
             )
         facts = RunFacts(
             self.task,
@@ -231,6 +277,13 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         )
         with explain_refusal(path):
             write_whole(path, render_report(self, ledger, facts), public=True)
+
+
+def align_rounds(history: Sequence[Mapping[str, float]], measures: Sequence[str]) -> list[dict[str, float]]:
+    """The dicts of all rounds with the same keys: nan where a measure is not known, or not yet."""
+    keys = dict.fromkeys([*measures, *(key for row in history for key in row)])
+    keys = dict.fromkeys(["round", *keys])
+    return [{key: row.get(key, np.nan) for key in keys} for row in history]
 
 
 @contextmanager

@@ -48,7 +48,11 @@ class LearnedValues(TypedDict, total=False):
     feature_names_in_: list[str] | None
     gram_: Array
     intercept_: float
+    kept_total_: float
+    kept_values_: Array | None
+    kept_vectors_: Array | None
     labels_: list[str | int | float | bool]
+    ledger_: list[str]  # only if the file was saved with its run
     mean_: Array
     mean_distance_: float
     means_: Array | None
@@ -77,6 +81,7 @@ class LearnedValues(TypedDict, total=False):
     shrinkage_in_words_: str
     shrinkage_share_: float
     singular_values_: Array
+    site_drift_: dict[str, list[float]] | None
     verified_: dict[str, float]
     view_names_: list[str]
     views_: dict[str, int]
@@ -119,5 +124,5 @@ def _list_odd_parameters(given: Mapping[str, object], estimator: type) -> Iterat
 
 def _list_odd_attributes(given: Collection[str], learned: Collection[str]) -> Iterator[str]:
     known = {*learned, "feature_names_in_", "preparation_"}
-    yield from (f"{name!r} is not learned by this model." for name in given if name not in known)
+    yield from (f"{name!r} is not learned by this model." for name in given if name not in {*known, "ledger_"})
     yield from (f"{name!r} is missing." for name in sorted(known) if name not in given)

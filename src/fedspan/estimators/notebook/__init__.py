@@ -1,0 +1,1 @@
+"""Models in a notebook: how they are shown, drawn and compared."""
