@@ -106,7 +106,7 @@ class CourseCheck:
         told = []
         for name in (*turn.tells, *(name for name in UNIT if name in question)):
             x = question[name]
-            if x.dtype != np.float64 or x.ndim > 1 or (name != "mean" and not (x > 0).all()):
+            if x.dtype != np.float64 or x.ndim > 1 or (name in ("scale", *UNIT) and not (x > 0).all()):
                 raise ProtocolError(f"The {name} in {asked.task!r} must be float64, (d,), and a scale above 0.")
             one = AskedOnce(0, f"{_TOLD}{name}", digest_request(name, {name: x}))
             if _count_ways(self.now, one) > 1 or _count_ways(self.ever, one) > 1 + AGAIN:

@@ -39,7 +39,7 @@ from fedspan.numerics.orthonormal import orthonormalize, polar, random_orthonorm
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
 
 _NOISY = 2.0  # what is shorter than so many times its error is taken for error
-_PATIENCE = 25  # rounds in which a lossy channel may keep the violation from falling
+_STALE_ROUNDS = 25  # rounds in which a lossy channel may keep the violation from falling
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def count_stale(state: PowerLike, before: PowerState) -> PowerLike:
 
 def is_lost(state: PowerState) -> bool:
     """Whether the lossy channel lets the run come no further, so that it must go on without it."""
-    return state.stale >= _PATIENCE
+    return state.stale >= _STALE_ROUNDS
 
 
 def step_exactly(state: PowerLike) -> Round[PowerLike]:
