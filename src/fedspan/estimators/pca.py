@@ -51,7 +51,7 @@ from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
 if TYPE_CHECKING:
     pass
 
-_BEYOND = 20  # components that are not kept, but drawn
+_DRAWN_BEYOND = 20  # components that are not kept, but drawn
 _ACCURACIES = ("kkt", "change", "floor")  # what a solver may know of its own accuracy
 
 
@@ -316,7 +316,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FittedPCA,
         self.basis_, self.basis_variance_ratio_ = sums.vectors, sums.values / sums.total
         shares = theta[k:] / sums.total
         self.rest_ = np.array([float((shares**i).sum()) for i in (1, 2, 3)]) if self.solver != "krylov" else None
-        self.scree_ = theta[: k + _BEYOND] / (n - 1)
+        self.scree_ = theta[: k + _DRAWN_BEYOND] / (n - 1)
         self.kept_values_, self.kept_vectors_, self.kept_total_ = sums.values, sums.vectors, sums.total
         self._keep_angles(None, k)
 
@@ -408,7 +408,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FittedPCA,
         d, n = len(moments.mean), moments.n
         total = max(moments.trace, float(theta.sum())) or 1.0  # a noised trace may be below what is explained, even 0
         k = choose_count(self.n_components, theta, total, int(n), d, noise)
-        self.scree_ = theta[: k + _BEYOND] / (n - 1) * moments.unit**2
+        self.scree_ = theta[: k + _DRAWN_BEYOND] / (n - 1) * moments.unit**2
         self._forget_sums()
         self.noise_variances_ = None if noise is None else noise.largest / (n - 1) * moments.unit**2
         self.rest_ = _find_rest(state, theta[k:] / total)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -151,7 +151,7 @@ def build_convergence(history: Sequence[Mapping[str, float]], tol: float | None)
     )
 
 
-def group_rows(Z: Array, labels: Sequence[Any] | None) -> dict[str, Array]:
+def group_rows(Z: Array, labels: Sequence[object] | None) -> dict[str, Array]:
     """Coordinates by the label of their rows."""
     if labels is None:
         return {"rows": Z}
