@@ -11,6 +11,7 @@ import scipy.fft
 
 from fedspan.algorithms import (
     AltMaxVar,
+    ColumnsKrylov,
     CuteMaxVar,
     Davidson,
     DeepMaxVar,
@@ -176,6 +177,10 @@ TABLE: dict[str, Row] = {
     "maxvar krylov": Row(MaxVarKrylov(k=2, tol=1e-9, last=5), clients=views, angle=None),
     "maxvar davidson": Row(MaxVarDavidson(k=2, tol=1e-9, last=5), clients=views, angle=None),
     "maxvar krylov rounded": Row(MaxVarKrylov(k=2, tol=1e-6, rounded=True, last=5), clients=views, angle=None),
+    "columns krylov": Row(ColumnsKrylov(k=3, tol=1e-9, last=5), clients=views, angle=None),
+    "columns krylov hidden": Row(
+        ColumnsKrylov(k=3, tol=1e-7, hide=True, rounded=True, scale=True, last=5), clients=views, angle=None
+    ),
     "deep maxvar": Row(DeepMaxVar(k=2, steps=3, batch_size=16, alpha=5.0), rounds=3, clients=deep_views, angle=None),
     "ssca": Row(Ssca(NET, batch=2, rounds=5), clients=labelled, angle=None),
     "ssca clipped": Row(Ssca(NET, batch=2, rounds=5, clip=0.5), clients=labelled, angle=None),

@@ -127,6 +127,9 @@ for patience, data in ((0, views), (2, with_held_out)):
         case(server, data, ids_that_differ)
     for kind, rounded in product((alg.MaxVarKrylov, alg.MaxVarDavidson), BOTH):
         case(kind(k=2, tol=1e-6, rounded=rounded, patience=patience, last=6), data, ids_that_differ)
+for center, hide, rounded in product(BOTH, BOTH, BOTH):
+    server = alg.ColumnsKrylov(k=2, tol=1e-5, center=center, hide=hide, rounded=rounded, last=6)
+    case(server, views, ids_that_differ)
 case(alg.Mvlsa(k=2), views, ids_that_differ)
 case(alg.DeepMaxVar(k=2, steps=1), deep_views, deep_ids_that_differ, rounds=1)
 

@@ -73,6 +73,7 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
         ("coef_",),
     ),
     "regressor": ("FederatedRegressor", {"loss": "poisson"}, "measured", ("coef_", "covariance_")),
+    "vertical-pca": ("VerticalPCA", {"n_components": 2}, "views", ("scores_", "explained_variance_")),
     "vertical-classifier": (
         "VerticalFederatedClassifier",
         {"hidden": 3, "batch_size": 10, "rounds": 4},

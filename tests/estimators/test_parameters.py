@@ -37,6 +37,10 @@ SIGNATURES = {
     "VerticalFederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, standardize=True, "
     "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, "
     "class_weight=None, exchange='sum'",
+    "VerticalPCA": "n_components=2, *, solver='krylov', center=True, scale=False, hide_scores=False, bits=None, "
+    "tol=1e-06, max_rounds=200",
+    "VerticalSVD": "n_components=2, *, solver='krylov', scale=False, hide_scores=False, bits=None, tol=1e-06, "
+    "max_rounds=200",
     "FederatedRegressor": "*, loss='squared', solver='auto', l2=0.0, standardize=True, intercept=True, epsilon=1.35, "
     "robust=False, tol=1e-14, max_rounds=100",
 }

@@ -15,6 +15,7 @@ from fedspan.algorithms.personalized.eigen import PersonalEigen
 from fedspan.algorithms.personalized.paper import PersonalPaper
 from fedspan.algorithms.personalized.perpca import PerPca
 from fedspan.algorithms.spectral import SpectralState
+from fedspan.algorithms.spectral.columns_krylov import ColumnsKrylov
 from fedspan.algorithms.spectral.faps import Faps
 from fedspan.algorithms.spectral.fedpower import FedPower, PaperNoise
 from fedspan.algorithms.spectral.krylov import Davidson, Krylov, Prior
@@ -24,6 +25,7 @@ from fedspan.algorithms.spectral.power import LocalPower, Ssi
 
 __all__ = [
     "AltMaxVar",
+    "ColumnsKrylov",
     "CuteMaxVar",
     "Davidson",
     "DeepMaxVar",

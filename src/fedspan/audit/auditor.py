@@ -207,7 +207,7 @@ def _measure_model(folder: RunFolder, job: Job, evidence: Sequence[Evidence]) ->
         return []
     model = estimator(job.task).load(folder.model)
     pooled = np.sum(truths, axis=0)
-    V = model.components_.T
+    V = np.asarray(model.components_).T
     found = error((V * model.singular_values_**2) @ V.T, pooled)
     return [
         f"The model alone gives anyone who has it the pooled second-moment matrix with a relative error of {found:.2g}."

@@ -44,7 +44,7 @@ except ImportError:  # a system without it has no lock; jobs are described and s
     fcntl = None  # type: ignore[assignment]
 
 LABELLED_ESTIMATORS = ("FederatedClassifier", "VerticalFederatedClassifier")
-VIEW_ESTIMATORS = ("FederatedGCCA", "VerticalFederatedClassifier")
+VIEW_ESTIMATORS = ("FederatedGCCA", "VerticalFederatedClassifier", "VerticalPCA", "VerticalSVD")
 FEDERATED_ESTIMATORS = (
     "FederatedPCA",
     "FederatedSVD",
@@ -52,6 +52,8 @@ FEDERATED_ESTIMATORS = (
     *LABELLED_ESTIMATORS,
     "FederatedGCCA",
     "FederatedRegressor",
+    "VerticalPCA",
+    "VerticalSVD",
 )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,16 +10,14 @@ import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 
 from fedspan._types import Array
-from fedspan.algorithms.gcca.entities import Entities
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
 from fedspan.core.run import Result
 from fedspan.data.remote_tables import RemoteTable
-from fedspan.data.tables import is_lazy
-from fedspan.data.views import gather_views, open_view
+from fedspan.data.views import gather_views
 from fedspan.errors import InputError
 from fedspan.estimators._bases.federated_estimator import OF_RUN, ClientData, FitOptions
-from fedspan.estimators._bases.view_estimator import OF_VIEWS, ViewEstimator
+from fedspan.estimators._bases.view_estimator import OF_VIEWS, ViewEstimator, prepare_view
 from fedspan.estimators._options.maxvar_solvers import (
     MaxVarParameters,
     build_maxvar_channel,
@@ -152,7 +148,7 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         solver, bits, why = choose_maxvar_solver(self)
         result = self._run(
             solver,
-            {name: _make_client_data(*entry, secret) for name, entry in sources.items()},
+            {name: prepare_view(entry, secret) for name, entry in sources.items()},
             FitOptions(ledger, retries, min_clients),
             why=why,
             rounds=int(self.max_rounds),
@@ -209,19 +205,3 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
     def _say(self, at: int, X: Any) -> Array:
         Z = np.asarray((X if sp.issparse(X) else np.asarray(X, dtype=np.float64)) @ self.weights_[at])
         return np.asarray(Z - self.offsets_[at])
-
-
-def _make_client_data(source: object, ids: Any, held_out: object, secret: str) -> object:
-    """What the client is opened with: files stay closed until then."""
-    if isinstance(source, RemoteTable):
-        return source  # its site has the ids, the secret and the held-out rows
-    open_entities: Callable[[], Entities] = partial(_open_entities, source, ids, held_out, secret)
-    return open_entities if is_lazy(source) else open_entities()
-
-
-def _open_entities(source: object, ids: Any, held_out: object, secret: str) -> Entities:
-    view = open_view(source, ids)
-    held = None if held_out is None else open_view(held_out).X
-    if held is not None and held.shape[1] != view.X.shape[1]:
-        raise InputError(f"The held_out rows have {held.shape[1]} features, but the view has {view.X.shape[1]}.")
-    return Entities(view.X, view.ids, secret, held)

@@ -18,6 +18,7 @@ from fedspan.estimators.personalized import PersonalizedPCA
 from fedspan.estimators.regressor import FederatedRegressor
 from fedspan.estimators.svd import FederatedSVD
 from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
+from fedspan.estimators.views.vertical_pca import VerticalPCA, VerticalSVD
 
 if TYPE_CHECKING:
     from fedspan.jobs.model import Job
@@ -30,6 +31,8 @@ AnyModel = (
     | FederatedClassifier
     | VerticalFederatedClassifier
     | FederatedRegressor
+    | VerticalPCA
+    | VerticalSVD
 )
 """The models that a job can learn."""
 
@@ -126,6 +129,12 @@ TASKS: dict[str, JobTask] = {
         learns_label=True,
         protected_by=("secure",),
         label_words="the numbers to predict",
+    ),
+    "vertical-pca": JobTask(
+        VerticalPCA, "solver", {"objective": "objective"}, _open_job_views, "views", protected_by=("secure",)
+    ),
+    "vertical-svd": JobTask(
+        VerticalSVD, "solver", {"objective": "objective"}, _open_job_views, "views", protected_by=("secure",)
     ),
 }
 

@@ -19,6 +19,7 @@ from fedspan.reports.facts import RunFacts
 from fedspan.reports.format import accuracy_of, escape, format_bytes, format_count, format_duration
 from fedspan.reports.gcca_section import GCCA
 from fedspan.reports.learning_section import CLASSIFIER, VERTICAL
+from fedspan.reports.models.columns_section import COLUMNS_PCA, COLUMNS_SVD
 from fedspan.reports.models.regression_section import REGRESSION
 from fedspan.reports.page import render_charts, render_figure, render_key_figures, render_notes, render_page
 from fedspan.reports.personalized_section import PERSONALIZED
@@ -36,6 +37,8 @@ SECTIONS: Mapping[str, Section[Any]] = {
     "classifier": CLASSIFIER,
     "vertical-classifier": VERTICAL,
     "regressor": REGRESSION,
+    "vertical-pca": COLUMNS_PCA,
+    "vertical-svd": COLUMNS_SVD,
 }
 
 

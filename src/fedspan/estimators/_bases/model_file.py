@@ -30,7 +30,7 @@ class LearnedValues(TypedDict, total=False):
     coef_: Array
     common_: Array
     component_angles_: Array
-    components_: Array | None
+    components_: Array | list[Array] | None
     converged_: bool
     correlations_: Array
     cost_: float
@@ -50,7 +50,7 @@ class LearnedValues(TypedDict, total=False):
     labels_: list[str | int | float | bool]
     mean_: Array
     mean_distance_: float
-    means_: Array | None
+    means_: Array | list[Array] | None
     n_clients_: int
     n_features_: list[int]
     n_features_in_: int
@@ -67,9 +67,12 @@ class LearnedValues(TypedDict, total=False):
     rest_: Array | None
     scale_: Array
     scaling_: Scaling | None
+    scales_: list[Array]
+    scores_: Array | None
     seed_: int
     shared_components_: Array
     shared_part_: dict[str, object]
+    shares_: Array
     shrinkage_: float
     shrinkage_in_words_: str
     shrinkage_share_: float

@@ -1,9 +1,10 @@
-"""What the estimators of views share: which view is meant, and the mean of what the views say of new entities."""
+"""What the estimators of views share: how views are prepared, which one is meant, what they say of new entities."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,16 @@ import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
-from fedspan.data.views import open_view
+from fedspan.algorithms.gcca.entities import Entities
+from fedspan.algorithms.gcca.sum_views import SumViews, WeightedView
+from fedspan.core.run import run
+from fedspan.data.remote_tables import RemoteTable
+from fedspan.data.tables import is_lazy
+from fedspan.data.views import ViewSource, open_view
+from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError
 from fedspan.estimators._bases.federated_estimator import ClientData, FederatedEstimator
+from fedspan.estimators.launch import secure_from
 from fedspan.estimators.parameters import is_whole
 
 OF_VIEWS = ("view_names_", "n_features_", "n_samples_", "n_views_")  # what all of them learn
@@ -28,13 +36,7 @@ class ViewEstimator(FederatedEstimator):
 
     def _mean_over_views(self, views: ClientData) -> Array:
         """The mean of what the views say of the same entities; a view may be None."""
-        check_is_fitted(self)
-        given = views if isinstance(views, Mapping) else dict(zip(self.view_names_, views, strict=False))
-        if len(views) != self.n_views_ or set(given) != set(self.view_names_):
-            raise InputError(
-                f"The model was fitted on {self.n_views_} views ({', '.join(self.view_names_[:5])}), but {len(views)} "
-                "were given; give None for missing ones."
-            )
+        given = self._match_views(views)
         parts = [self._say_of(at, given[name]) for at, name in enumerate(self.view_names_) if given[name] is not None]
         if not parts:
             raise InputError("At least one view must be given, but all are None.")
@@ -43,6 +45,30 @@ class ViewEstimator(FederatedEstimator):
             raise InputError(f"All views must have the same entities, but they have {counts} rows.")
         first, *others = (np.asarray(part, dtype=np.float64) for part in parts)
         return np.asarray(sum(others, first) / len(parts))
+
+    def _match_views(self, views: ClientData) -> Mapping[str, object]:
+        """The views by name, which must be those that the model was fitted on; a view may be None."""
+        check_is_fitted(self)
+        given = views if isinstance(views, Mapping) else dict(zip(self.view_names_, views, strict=False))
+        if len(views) != self.n_views_ or set(given) != set(self.view_names_):
+            raise InputError(
+                f"The model was fitted on {self.n_views_} views ({', '.join(self.view_names_[:5])}), but {len(views)} "
+                "were given; give None for missing ones."
+            )
+        return given
+
+    def _find_weights(self, at: int) -> tuple[Array, Array]:
+        """W and c of a view whose part of a sum over the views is X W - c, as `_say` of linear models has it."""
+        raise NotImplementedError
+
+    def _sum_over_views(self, given: Mapping[str, object]) -> Array:
+        """What the views say of the same entities, summed as in a federation: by secure sums if the fit has them."""
+        data = {}
+        for at, name in enumerate(self.view_names_):
+            if given[name] is not None:
+                data[name] = WeightedView(self._open_own(at, given[name]), *self._find_weights(at))
+        result = run(SumViews(), InProcess(data), rounds=0, seed=0, secure=secure_from(self.secure))
+        return np.asarray(result.state.T, dtype=np.float64)
 
     def _find_view(self, view: int | str) -> int:
         """The number of a view that is named or numbered."""
@@ -57,6 +83,10 @@ class ViewEstimator(FederatedEstimator):
 
     def _say_of(self, at: int, source: object) -> Array:
         """What a view says of the entities in a table, if that is one of the view's."""
+        return self._say(at, self._open_own(at, source))
+
+    def _open_own(self, at: int, source: object) -> Any:
+        """The rows of a table, if that is one of the view's."""
         X = open_view(source).X
         name = self.view_names_[at]
         if X.shape[1] != self.n_features_[at]:
@@ -65,4 +95,27 @@ class ViewEstimator(FederatedEstimator):
             raise InputError(
                 f"View {name!r} contains NaN or infinity; impute the values, or give None for the whole view."
             )
-        return self._say(at, X)
+        return X
+
+
+def prepare_view(view: ViewSource, secret: str) -> object:
+    """What a client of a view is opened with: files stay closed until then."""
+    if isinstance(view.source, RemoteTable):
+        return view.source  # its site has the ids, the secret and the held-out rows
+    open_entities: Callable[[], Entities] = partial(_open_entities, view, secret)
+    return open_entities if is_lazy(view.source) else open_entities()
+
+
+def _open_entities(given: ViewSource, secret: str) -> Entities:
+    view = open_view(given.source, given.ids)
+    held = None if given.held_out is None else open_view(given.held_out).X
+    if held is not None and held.shape[1] != view.X.shape[1]:
+        raise InputError(f"The held_out rows have {held.shape[1]} features, but the view has {view.X.shape[1]}.")
+    return Entities(view.X, view.ids, secret, held)
+
+
+def count_features(sources: Mapping[str, ViewSource], components: list[Array]) -> list[int]:
+    """How many features each view has: by its components (k, N_i), or by what a remote site said of its table."""
+    if components:
+        return [part.shape[1] for part in components]
+    return [one.source.n_features if isinstance(one.source, RemoteTable) else 0 for one in sources.values()]
