@@ -2,7 +2,9 @@
 
 from fedspan.algorithms.gcca.altmaxvar import AltMaxVar, CuteMaxVar, Mvlsa
 from fedspan.algorithms.gcca.deep import DeepMaxVar
+from fedspan.algorithms.gcca.kept_maxvar import KeptMaxVar
 from fedspan.algorithms.gcca.maxvar_krylov import MaxVarDavidson, MaxVarKrylov
+from fedspan.algorithms.gcca.study import StudyViews
 from fedspan.algorithms.learning import Limit, Sampling, Steps
 from fedspan.algorithms.learning.local_ssca import LocalSsca
 from fedspan.algorithms.learning.newton import LogisticNewton, RegressionNewton
@@ -35,6 +37,7 @@ __all__ = [
     "FedPower",
     "FedSgd",
     "Gram",
+    "KeptMaxVar",
     "Known",
     "Krylov",
     "Limit",
@@ -60,6 +63,7 @@ __all__ = [
     "SscaMomentum",
     "Ssi",
     "Steps",
+    "StudyViews",
     "Uda",
     "VerticalGuarded",
     "VerticalSgd",

@@ -217,8 +217,11 @@ class ServerJob:
         options["privacy"] = build(RowDP, request.privacy, defaults=True) if request.privacy else None
         options |= {"secure": secure or False, "engine": engine, "checkpoint": checkpoint}
         model: Any = ESTIMATORS[name](**options)
-        more = {"retries": request.retries}
+        more: dict[str, Any] = {"retries": request.retries}
         more |= {} if request.min_clients is None else {"min_clients": request.min_clients}
+        missing = preparation_from(request.table.get("preparation")).missing
+        if name == "FederatedGCCA" and missing in ("mask", "drop"):
+            more["missing"] = missing
         model.fit(tables, **more, ledger=ledger)
         model.save(place / "model.safetensors")
 

@@ -125,6 +125,11 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
     privacy: None = field(default=None, kw_only=True, metadata=NO_PRIVACY_OF_VIEWS)
 
     task: ClassVar[str] = "gcca"
+    # What the report of GCCA shows besides, and networks do not have.
+    eigenvalues_: ClassVar[Array] = np.zeros(0)
+    eigenvalue_by_chance_: ClassVar[float] = math.nan
+    held_out_correlations_: ClassVar[Array] = np.zeros(0)
+    view_counts_: ClassVar[None] = None
     learned: ClassVar[tuple[str, ...]] = (
         "common_",
         "cost_",

@@ -46,9 +46,12 @@ def _open_clients(job: Job) -> Arguments:
 
 def _open_job_views(job: Job) -> Arguments:
     """The ids, if a column holds them, are read with the rows; the estimator compares the clients' digests of them."""
-    if not job.held_out:
-        return (job.sources(),), {}
-    return (job.sources(),), {"held_out": {name: job.open(name, held_out=True) for name in job.held_out}}
+    named: dict[str, Any] = {}
+    if job.preparation.missing in ("mask", "drop"):
+        named["missing"] = job.preparation.missing
+    if job.held_out:
+        named["held_out"] = {name: job.open(name, held_out=True) for name in job.held_out}
+    return (job.sources(),), named
 
 
 def _open_labelled_clients(job: Job) -> Arguments:
@@ -85,6 +88,7 @@ class JobTask:
     learns_label: bool = False  # else that column is only left out
     label_words: str = "the classes to learn"  # what that column holds
     protected_by: tuple[str, ...] = ()  # the tables that `fedspan new` offers; the estimator has the last word
+    sums_by_default: bool = True  # whether a federation of three sites has secure sums if the job says nothing
 
 
 _BOTH = ("privacy", "secure")
@@ -98,6 +102,8 @@ TASKS: dict[str, JobTask] = {
         {"cost": "cost", "accuracy": "accuracy"},
         _open_job_views,
         "views",
+        protected_by=("secure",),
+        sums_by_default=False,
     ),
     "personalized": JobTask(
         PersonalizedPCA,

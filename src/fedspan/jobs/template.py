@@ -119,6 +119,8 @@ def _data(task: str) -> list[str]:
         lines.append('# columns = ["age", "pulse"]  # the features; default: all columns')
         lines.append('# id = "person"  # a column that is no feature: left out')
     drop = "" if what.over == "views" else ', or "drop" (the row)'
+    if task == "gcca":
+        drop = ', or entities that a view lacks: "mask" (learn from the others), or "drop"'
     lines += [line.format(drop=drop) for line in _PREPARED]
     if what.learns_label:
         return [*lines, f'label = "y"  # {label}']

@@ -50,7 +50,7 @@ class ColumnsState:
     basis: Array | None = None  # Z (J, k), not turned
 
 
-class ColumnsClient(EntitiesClient[ColumnsState]):
+class ColumnsHolder(EntitiesClient[ColumnsState]):
     """A client that holds some columns of the entities."""
 
     State = ColumnsState
@@ -164,7 +164,7 @@ class ColumnsKrylov(Krylov):
     last: int = field(default=0, repr=False)
 
     State = ColumnsKrylovState  # type: ignore[assignment]
-    client: ClassVar[type[Client[object]]] = ColumnsClient
+    client: ClassVar[type[Client[object]]] = ColumnsHolder
     product: ClassVar[str] = "multiply_entities"
 
     def client_options(self) -> dict[str, float | int | str | bool]:

@@ -40,12 +40,14 @@ class LearnedValues(TypedDict, total=False):
     degrees_of_freedom_: float
     deviance_: float
     distances_: Array | None
+    eigenvalue_by_chance_: float
     eigenvalues_: Array
     evaluation_: Evaluation | None
     explained_variance_: Array
     explained_variance_ratio_: Array
     feature_names_in_: list[str] | None
     gram_: Array
+    held_out_correlations_: Array
     intercept_: float
     labels_: list[str | int | float | bool]
     mean_: Array
@@ -64,6 +66,7 @@ class LearnedValues(TypedDict, total=False):
     preparation_: dict[str, object] | None
     rank_: int
     residual_scale_: float
+    ridge_: float
     rest_: Array | None
     scale_: Array
     scaling_: Scaling | None
@@ -78,6 +81,7 @@ class LearnedValues(TypedDict, total=False):
     shrinkage_share_: float
     singular_values_: Array
     verified_: dict[str, float]
+    view_counts_: Array | None
     view_names_: list[str]
     views_: dict[str, int]
     weights_: list[Array]

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
 from fedspan.algorithms.gcca.entities import Entities
+from fedspan.algorithms.gcca.kept_maxvar import find_present, take_rows
 from fedspan.algorithms.gcca.sum_views import SumViews, WeightedView
 from fedspan.core.run import run
 from fedspan.data.remote_tables import RemoteTable
@@ -37,14 +38,34 @@ class ViewEstimator(FederatedEstimator):
     def _mean_over_views(self, views: ClientData) -> Array:
         """The mean of what the views say of the same entities; a view may be None."""
         given = self._match_views(views)
-        parts = [self._say_of(at, given[name]) for at, name in enumerate(self.view_names_) if given[name] is not None]
+        parts = [
+            self._say_or_skip(at, given[name]) for at, name in enumerate(self.view_names_) if given[name] is not None
+        ]
         if not parts:
             raise InputError("At least one view must be given, but all are None.")
         if len({len(part) for part in parts}) > 1:
             counts = ", ".join(str(len(part)) for part in parts)
             raise InputError(f"All views must have the same entities, but they have {counts} rows.")
-        first, *others = (np.asarray(part, dtype=np.float64) for part in parts)
-        return np.asarray(sum(others, first) / len(parts))
+        total, count = np.zeros(parts[0].shape), np.zeros((len(parts[0]), 1))
+        for part in parts:
+            there = ~np.isnan(part).any(axis=1, keepdims=True)
+            total, count = total + np.where(there, part, 0.0), count + there
+        return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+
+    def _may_lack_entities(self) -> bool:
+        """Whether a view may lack entities: their rows are NaN, and it says nothing of them."""
+        return False
+
+    def _say_or_skip(self, at: int, source: object) -> Array:
+        """What a view says, with rows of NaN for entities that it lacks, if it may."""
+        if not self._may_lack_entities():
+            return np.asarray(self._say_of(at, source), dtype=np.float64)
+        X = open_view(source, gaps=True).X
+        present = find_present(Entities(X))
+        said = np.asarray(self._say_of(at, take_rows(X, np.flatnonzero(present))), dtype=np.float64)
+        out = np.full((len(present), said.shape[1]), np.nan)
+        out[present] = said
+        return out
 
     def _match_views(self, views: ClientData) -> Mapping[str, object]:
         """The views by name, which must be those that the model was fitted on; a view may be None."""
@@ -98,20 +119,21 @@ class ViewEstimator(FederatedEstimator):
         return X
 
 
-def prepare_view(view: ViewSource, secret: str) -> object:
+def prepare_view(view: ViewSource, secret: str, *, gaps: bool = False, present: object = None) -> object:
     """What a client of a view is opened with: files stay closed until then."""
     if isinstance(view.source, RemoteTable):
         return view.source  # its site has the ids, the secret and the held-out rows
-    open_entities: Callable[[], Entities] = partial(_open_entities, view, secret)
+    open_entities: Callable[[], Entities] = partial(_open_entities, view, secret, gaps, present)
     return open_entities if is_lazy(view.source) else open_entities()
 
 
-def _open_entities(given: ViewSource, secret: str) -> Entities:
-    view = open_view(given.source, given.ids)
+def _open_entities(given: ViewSource, secret: str, gaps: bool, present: object) -> Entities:
+    view = open_view(given.source, given.ids, gaps=gaps)
     held = None if given.held_out is None else open_view(given.held_out).X
     if held is not None and held.shape[1] != view.X.shape[1]:
         raise InputError(f"The held_out rows have {held.shape[1]} features, but the view has {view.X.shape[1]}.")
-    return Entities(view.X, view.ids, secret, held)
+    mask = None if present is None else np.asarray(present, dtype=bool)
+    return Entities(view.X, view.ids, secret, held, mask)
 
 
 def count_features(sources: Mapping[str, ViewSource], components: list[Array]) -> list[int]:

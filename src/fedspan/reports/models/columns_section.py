@@ -12,8 +12,8 @@ from fedspan.reports.format import format_count
 from fedspan.reports.page import render_charts, render_figure, render_table
 from fedspan.reports.scatter import draw_scatter
 
-_POINTS = 4000  # of a scatter plot
-_LISTED = 10  # components in the table of views
+_POINTS_DRAWN = 4000  # of a scatter plot
+_COMPONENTS_LISTED = 10  # components in the table of views
 
 
 class ColumnsModel(IterativeModel, Protocol):
@@ -83,7 +83,7 @@ def _render_scores(model: ColumnsModel, rows: ShownRows) -> tuple[str, str]:
         return "", "Rows are not drawn, because the job asks to protect them."
     if model.scores_.shape[1] < 2:
         return "", "Rows are not drawn: a scatter plot needs two components."
-    step = -(-len(model.scores_) // _POINTS)
+    step = -(-len(model.scores_) // _POINTS_DRAWN)
     points, ratio = model.scores_[::step, :2], model.explained_variance_ratio_
     caption = f"First two components: {len(points):,} of {model.n_samples_:,} rows"
     axes = (f"component 1 ({ratio[0]:.1%})", f"component 2 ({ratio[1]:.1%})")
@@ -93,8 +93,12 @@ def _render_scores(model: ColumnsModel, rows: ShownRows) -> tuple[str, str]:
 def _render_shares(model: ColumnsModel) -> str:
     if not len(model.shares_):
         return "<p>The loadings stayed at the sites, which have them in their own folders of this run.</p>"
-    listed = min(model.shares_.shape[1], _LISTED)
-    more = f" The first {listed} of {model.shares_.shape[1]} components are listed." if listed == _LISTED else ""
+    listed = min(model.shares_.shape[1], _COMPONENTS_LISTED)
+    more = (
+        f" The first {listed} of {model.shares_.shape[1]} components are listed."
+        if listed == _COMPONENTS_LISTED
+        else ""
+    )
     head = ["view", "columns", *(str(i + 1) for i in range(listed))]
     table = [
         [str(name), f"{n:,}", *(f"{share:.1%}" for share in shares[:listed])]
