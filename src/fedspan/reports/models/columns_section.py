@@ -7,10 +7,10 @@ from typing import Protocol
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
 from fedspan.reports._section import IterativeModel, Metrics, Section, ShownRows, build_iterative_section
-from fedspan.reports.charts import draw_bar_chart
+from fedspan.reports.drawing.charts import draw_bar_chart
+from fedspan.reports.drawing.scatter import draw_scatter
 from fedspan.reports.format import format_count
 from fedspan.reports.page import render_charts, render_figure, render_table
-from fedspan.reports.scatter import draw_scatter
 
 _POINTS_DRAWN = 4000  # of a scatter plot
 _COMPONENTS_LISTED = 10  # components in the table of views
