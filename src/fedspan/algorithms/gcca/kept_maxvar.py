@@ -147,7 +147,7 @@ class KeptView(ViewClient):
         key = rows.tobytes()
         if self.opened is None or self.opened[0] != key:
             given = self.view
-            X = take_rows(self.entities.X, rows)
+            X = select_rows(self.entities.X, rows)
             view = View(X, given.center, given.scale, given.given_ridge, given.accuracy, given.relative)
             self.opened = (key, view)
         return self.opened[1], rows
@@ -181,7 +181,7 @@ def find_present(entities: Entities) -> Array:
     return np.asarray(~empty)
 
 
-def take_rows(X: Matrix, rows: Array) -> Matrix:
+def select_rows(X: Matrix, rows: Array) -> Matrix:
     """Some rows, sparse ones as CSR."""
     return X.tocsr()[rows] if sp.issparse(X) else np.asarray(X[rows])
 

@@ -39,10 +39,10 @@ from fedspan.algorithms.gcca.kept_maxvar import (
     KeptView,
     Missing,
     ask_locations,
+    select_rows,
     spread_rows,
-    take_rows,
 )
-from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Server, Sum, Turn, complete, task
+from fedspan.core.protocol import Ask, Client, Course, Narrow, Replay, Round, Server, Sum, Turn, complete, task
 from fedspan.core.rng import Streams
 from fedspan.numerics.grid import from_grid, to_grid
 from fedspan.numerics.orthonormal import orthonormalize
@@ -54,6 +54,7 @@ _COLUMNS_MORE = 2  # columns of a block beyond the components
 _BITS_OF_BLOCKS = 8  # of the blocks
 _STEP_OF_PRODUCTS = 2.0**-9  # of the products, over the root mean square of a block's entries
 _DEVIATIONS_ABOVE = 3.0
+_SPIKES = 32.0  # how many times the root mean square entries may be, in the fewer bits of a secure sum
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class StudiedView(KeptView):
         if key not in self.trained:
             own = rows[fold_of[rows] != fold]
             given = self.view
-            X = take_rows(self.entities.X, own)
+            X = select_rows(self.entities.X, own)
             self.trained[key] = (View(X, given.center, given.scale, 1.0, given.accuracy, relative=True), own)
         return self.trained[key]
 
@@ -133,7 +134,7 @@ class StudiedView(KeptView):
             view, own = self._train(state, fold_of, fold)
             block = G[begin : begin + len(rest)][np.searchsorted(rest, own)]
             test = rows[fold_of[rows] == fold]
-            X = take_rows(self.entities.X, test)
+            X = select_rows(self.entities.X, test)
             for ridge, columns in zip(ridges, np.array_split(np.arange(G.shape[1]), len(ridges)), strict=True):
                 W = view.vary_ridge(float(ridge)).solve(block[:, columns])
                 said = np.asarray(X @ (W if view.s is None else W / view.s[:, None]), dtype=np.float64)
@@ -291,7 +292,7 @@ class StudyViews(Server[StudyState]):
         by_fold = [state.spans[f * R : (f + 1) * R] for f in range(self.folds)]
         V = np.vstack([np.hstack([s.next for s in own]) / r for own, r in zip(by_fold, roots, strict=True)])
         more = {"ridges": np.array(self.ridges), "fold": state.fold.astype(np.int64)}
-        V, Y = yield from _ask_products("fit_folds", V, more)
+        V, Y = yield from _ask_products("fit_folds", V, state.views, more)
         spans: list[Span] = []
         begin = 0
         for own, r in zip(by_fold, roots, strict=True):
@@ -334,7 +335,7 @@ class StudyViews(Server[StudyState]):
         V = np.hstack([s.next for s in state.spans]) / r
         width = state.spans[0].next.shape[1]
         more = {"ridge": np.array(state.ridge), "width": np.array(width)}
-        V, Y = yield from _ask_products("fit_shuffled", V, more)
+        V, Y = yield from _ask_products("fit_shuffled", V, state.views, more)
         parts = len(state.spans)
         blocks = zip(np.split(_times(V, r), parts, axis=1), np.split(Y / r, parts, axis=1), strict=True)
         spans = [_extend(span, *block) for span, block in zip(state.spans, blocks, strict=True)]
@@ -380,12 +381,20 @@ def _times(V: Array, r: Array) -> Array:
     return np.asarray(np.where(np.isfinite(r), V * np.where(np.isfinite(r), r, 0.0), 0.0))
 
 
-def _ask_products(name: str, V: Array, more: Arrays) -> Round[tuple[Array, Array]]:
+def _ask_products(name: str, V: Array, views: int, more: Arrays) -> Round[tuple[Array, Array]]:
     """What was multiplied, as the clients had it, and the sums of their products."""
     codes, scale = to_grid(V, _BITS_OF_BLOCKS)
     step = _STEP_OF_PRODUCTS * float(np.sqrt(np.mean(V**2)))
     arrays = {"Z": codes, "scale": scale, "step": np.array(step), **more}
-    Y = (yield from complete(Ask(name, arrays, Sum("Y")))).total["Y"]
+    bits = int(np.ceil(np.log2(_SPIKES * views / _STEP_OF_PRODUCTS))) + 1  # of either sign
+    near = Narrow(
+        np.zeros(V.shape, dtype=np.int64), np.zeros(len(V), dtype=np.int8), np.full(V.shape[1], bits, np.int8)
+    )
+    ask = Ask(name, arrays, Sum("Y"))
+    replies = yield from complete(replace(ask, narrow={"Y": near}))
+    if any(np.any(wrapped) for wrapped in replies.wrapped.values()):  # an entity stands out: take all bits
+        replies = yield from complete(ask)
+    Y = replies.total["Y"]
     return from_grid(codes, scale), Y * step
 
 

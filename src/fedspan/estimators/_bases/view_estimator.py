@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
 from fedspan.algorithms.gcca.entities import Entities
-from fedspan.algorithms.gcca.kept_maxvar import find_present, take_rows
+from fedspan.algorithms.gcca.kept_maxvar import find_present, select_rows
 from fedspan.algorithms.gcca.sum_views import SumViews, WeightedView
 from fedspan.core.run import run
 from fedspan.data.remote_tables import RemoteTable
@@ -62,7 +62,7 @@ class ViewEstimator(FederatedEstimator):
             return np.asarray(self._say_of(at, source), dtype=np.float64)
         X = open_view(source, gaps=True).X
         present = find_present(Entities(X))
-        said = np.asarray(self._say_of(at, take_rows(X, np.flatnonzero(present))), dtype=np.float64)
+        said = np.asarray(self._say_of(at, select_rows(X, np.flatnonzero(present))), dtype=np.float64)
         out = np.full((len(present), said.shape[1]), np.nan)
         out[present] = said
         return out
