@@ -39,6 +39,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
     from orders import THREE, write_tables
+    from people_tables import write_people
     from world import federation
 
     from fedspan.deployment.kit import init_site
@@ -46,6 +47,8 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     folder = tmp_path_factory.mktemp("three")
     tables = write_tables(folder, THREE)
+    for site, keys in write_people(folder, THREE).items():
+        tables[site]["people"] = keys
     for site, X in rows().items():
         path = folder / f"{site}.parquet"
         pq.write_table(pa.table({f"lab{i}": X[:, i] for i in range(6)}), path)

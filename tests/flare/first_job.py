@@ -10,6 +10,7 @@ from typing import Any
 
 import rogue
 from orders import THREE, new_run, order_for, order_for_estimator, order_with_noise
+from people_tables import order_for_people
 from world import collect, log_of, misbehave, plans_of, submit
 
 from fedspan.deployment.local import LocalFederation
@@ -46,6 +47,7 @@ class FirstJob:
             **{key: order_for(*key) for key in ALGORITHMS},
             **{task: order_for_estimator(task) for task in ESTIMATORS},
             "noised": order_with_noise(),
+            "people": order_for_people(),
             "refused": order_for("uda"),
             "renamed": RunRequest(new_run(), "FederatedPCA", PCA, table={"name": "renamed"}, timeout=300.0),
             "gone": RunRequest(new_run(), "FederatedPCA", PCA, table={"name": "gone"}, timeout=300.0),

@@ -21,6 +21,7 @@ from orders import (
     order_with_noise,
     write_tables,
 )
+from people_tables import assert_people_matched
 from world import collect, federation, submit
 
 pytestmark = pytest.mark.xdist_group("flare")
@@ -39,6 +40,10 @@ def test_an_estimator_learns_the_same_on_a_federation(first_job: Any, task: str)
 def test_noise_of_a_federation_is_not_the_seeds(first_job: Any) -> None:
     """It comes from each site's operating system; what leaves is noised and masked, and the ledger says how much."""
     assert_noised(first_job.place("noised"), first_job.sites)
+
+
+def test_a_federation_matches_people_by_their_ids(first_job: Any) -> None:
+    assert_people_matched(first_job.place("people"), first_job.sites)
 
 
 @pytest.fixture(scope="module")

@@ -200,8 +200,9 @@ class Server(Protocol[S]):
         return None
 
 
-Needs = Literal["rows", "entities", "labelled", "target", "network", "survey"]
-"""What a client is made of: rows, rows with ids, with labels, with a number to predict, rows and a network, columns."""
+Needs = Literal["rows", "entities", "labelled", "target", "network", "survey", "ids"]
+"""What a client is made of: rows, rows with ids, with labels, with a number to predict, rows and a network, columns, or
+ids alone."""
 
 
 class Client(Protocol[C]):

@@ -18,7 +18,8 @@ from typing import Any
 from fedspan._files import require_private
 from fedspan._foreign import parse_toml
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, feature_names
-from fedspan.algorithms.registry import ALGORITHMS, OPENINGS
+from fedspan.algorithms.matching.match_digests import MatchDigests
+from fedspan.algorithms.registry import ALGORITHMS, MATCHINGS, OPENINGS
 from fedspan.data.cells.dialect import KEYS_OF_DIALECT, add_reading, read_dialect
 from fedspan.data.database import has_password
 from fedspan.data.ids_and_labels import to_class
@@ -56,6 +57,9 @@ class SiteTable:
     rows: int = 0  # what others are told, if anything: a public figure, which nobody compares with the data
     min_rows: int = 1  # a job over fewer rows is refused
     min_rows_per_class: int = 1
+    min_common: int = 10  # rows are matched by their ids only if at least so many entities are common
+    max_ids: int = 1_000_000  # and only in sets of at most this size
+    pad_ids: int = 0  # of so many ids others are to see at least, whatever the table has
     secret_file: str | None = None  # keys the digests of ids; the sites share its contents, the server never sees them
     held_out: str | None = None  # further rows of the same columns
     network: str | None = None  # for deep GCCA: module:function of the site's own, which makes its network
@@ -302,6 +306,7 @@ class Policy:
             "names": names if self.names else None,
             "rows": table.rows if self.rows else 0,
             "ids": table.id is not None,
+            "keyed": table.id is not None and table.secret_file is not None,
         }
         if labels:
             if table.label is None:
@@ -323,12 +328,13 @@ class Policy:
         if t is not None and not 2 <= t <= len(start.clients):
             raise PolicyRefusal(f"The threshold must be from 2 to the {len(start.clients)} sites, but is {t}.")
         check_verified(start, self.verified, self.sites)
-        if self.secure and t is None:
+        secure = self.secure and type(start.algorithm) not in MATCHINGS  # tags of ids cannot be added up
+        if secure and t is None:
             raise PolicyRefusal(
                 "This site accepts secure sums only. Write [secure] enabled = true in the job, with an algorithm that "
                 "asks for sums."
             )
-        if self.secure and t is not None and t < self.others + 1:
+        if secure and t is not None and t < self.others + 1:
             raise PolicyRefusal(
                 f"This site needs at least {self.others} other sites in every sum, but the run would go on with "
                 f"{t - 1}. Write [secure] threshold = {self.others + 1} or more in the job."
@@ -361,7 +367,9 @@ class Policy:
             table.choose_classes(start.told)
         if needs == "target" and table.target is None:
             raise PolicyRefusal("This site's table has no column of targets. Its owner must name it: target = …")
-        if needs in ("entities", "network") and table.id is not None:
+        if needs == "ids":
+            _check_may_match(table, start)
+        elif needs in ("entities", "network") and table.id is not None and "matched" not in start.told:
             table.read_secret()
         if needs == "network" and table.network is None:
             raise PolicyRefusal(
@@ -370,7 +378,7 @@ class Policy:
 
     def forbids(self, task: str) -> str | None:
         """Why a task is not answered here whatever the algorithm; None if it may be."""
-        if task == "identify_rows" and not (self.rows and self.names):
+        if task in ("identify_rows", "digest_rows") and not (self.rows and self.names):
             return "This site does not give digests of single ids (rows and names in [allow] of its file)."
         return None
 
@@ -406,6 +414,14 @@ class Policy:
         return budget
 
 
+def _check_may_match(table: SiteTable, start: StartMessage) -> None:
+    """Refuse to match rows that have no ids, or to digest them without a secret."""
+    if table.id is None:
+        raise PolicyRefusal("This site's table has no column of ids. Its owner must name it: id = …")
+    if isinstance(start.algorithm, MatchDigests) or table.secret_file is not None:
+        table.read_secret()
+
+
 def digest_schema(names: list[str] | None, n_features: int, units: Mapping[str, str]) -> str:
     """One digest of the columns' names, their order and their units."""
     return blake2b(json.dumps([names, n_features, sorted(units.items())]).encode(), digest_size=16).hexdigest()
@@ -417,6 +433,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("columns", "classes"), list),
     **dict.fromkeys(("categories", "units"), dict),
     **dict.fromkeys(("features", "rows", "min_rows", "min_rows_per_class"), int),
+    **dict.fromkeys(("min_common", "max_ids", "pad_ids"), int),
 }
 
 
@@ -443,11 +460,12 @@ def _read_table(path: Path, name: str, given: Any, kit: Path) -> SiteTable:
     for key in ("path", "held_out", "secret_file"):
         if key in keys and "://" not in keys[key]:
             keys[key] = str((kit / keys[key]).absolute())
-    for key in ("features", "min_rows", "min_rows_per_class"):
+    for key in ("features", "min_rows", "min_rows_per_class", "min_common", "max_ids"):
         if keys.get(key, 1) < 1:
             raise InputError(f"{key} in {where} must be at least 1, but is {keys[key]}.")
-    if keys.get("rows", 0) < 0:
-        raise InputError(f"rows in {where} must be at least 0, but is {keys['rows']}.")
+    for key in ("rows", "pad_ids"):
+        if keys.get(key, 0) < 0:
+            raise InputError(f"{key} in {where} must be at least 0, but is {keys[key]}.")
     keys["units"] = {str(column): str(unit) for column, unit in keys.get("units", {}).items()}
     return _check_words(where, keys)
 

@@ -21,6 +21,7 @@ from fedspan._files import make_private_folder, write_whole
 from fedspan._foreign import PrintableLog, parse_json
 from fedspan._types import Json
 from fedspan._version import __version__
+from fedspan.algorithms.matching.match_by_tags import MatchedRows, read_matched_rows
 from fedspan.channel import wire
 from fedspan.core.checkpoint import build, load_tree, save_tree
 from fedspan.core.protocol import AnyClient
@@ -176,13 +177,27 @@ class SiteService:
             remember_groups = self._fix_groups(start, table)
             witness = self._open_witness(start, memory.folder) if start.verified else None
             guard = make_guard(start, policy, budget)  # last: nothing is reserved for a run that is refused
-        opening = _Opening(self.name, name, start, policy, lambda: open_client_data(table, start))
+        matched = self._recall_match(start)
+        opening = _Opening(self.name, name, start, policy, lambda: open_client_data(table, start, matched))
         self.open_run = _Run(opening, guard, memory, saved, self._note_not_finite, witness, remember_groups)
         self._write_down("opened", **_describe_opening(start, name))
         make_private_folder(memory.folder)
         write_whole(memory.folder / ORDER, text)
         _LOG.info("opened run %s part %d: %r", start.run, start.part, start.algorithm)
         return json.dumps({"opened": start.run})
+
+    def _recall_match(self, start: StartMessage) -> MatchedRows | None:
+        """Where this site's rows stand, if they were matched in an earlier part of the run that is opened."""
+        part = start.told.get("matched")
+        if part is None:
+            return None
+        if type(part) is not int or not 0 <= part < start.part:
+            raise PolicyRefusal("The server must name the part of the run in which rows were matched.")
+        saved = _Memory(self.kit / "fedspan" / "runs" / start.run / str(part)).recall(0)
+        matched = None if saved is None else read_matched_rows(saved.state)
+        if matched is None:
+            raise PolicyRefusal("This site does not know where its rows stand in this run. Start a new run.")
+        return matched
 
     def _fix_groups(self, start: StartMessage, table: SiteTable) -> Callable[[], None]:
         """Refuse a run of other groups than before, and return what remembers its groups."""

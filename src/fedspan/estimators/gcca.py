@@ -33,6 +33,7 @@ from fedspan.estimators._options.maxvar_solvers import (
     choose_maxvar_solver,
 )
 from fedspan.estimators.launch import make_engine, warn_caller
+from fedspan.estimators.matching.match_views import Match, Matching, match_views
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.numerics.alignment import measure_agreement
 from fedspan.numerics.maxvar import edge_by_chance
@@ -108,7 +109,8 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         explained_variance_ratio_: (views,), the share of a view's variance that `common_` explains; as correlations_.
         ridge_: The ridge; with ridge="auto" in units of each view's mean squared singular value.
         view_counts_: (J,), how many views have each entity; None if none lacks one.
-        view_names_, n_features_, n_samples_, n_views_: What the model was fitted on.
+        view_names_, column_names_, n_features_, n_samples_, n_views_: What the model was fitted on.
+        matched_: Where the entities' rows are in each view, if `fit` has matched them by their ids; else None.
         n_rounds_, converged_, history_, ledger_, seed_: As in `FederatedPCA`.
 
     Examples:
@@ -152,6 +154,7 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         y: object = None,
         *,
         ids: Any = None,
+        match: Match = None,
         secret: str = "",
         held_out: ClientData | None = None,
         missing: Literal["drop", "mask"] | None = None,
@@ -163,10 +166,12 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         """Run the federation until it has converged.
 
         Parameters:
-            views: One entry per client; rows are the same entities in the same order.
+            views: One entry per client; rows are the same entities in the same order, or have ids.
             y: Ignored, as in scikit-learn.
             ids: The ids of the rows, one list per view (or one for all), or the name of a column that every table has.
-                The clients' orders are then compared by keyed digests, and a difference is refused.
+                Rows are then matched by their ids; those that not all views have are left out.
+            match: How: "psi" blinds the ids, "digest" compares keyed digests, "order" only compares the clients' orders
+                and refuses a difference. None: "digest" if the ids differ. See `match_entities`.
             secret: A text that all clients know and the server does not, which keys the digests.
             missing: What becomes of entities that a view lacks: rows of NaN only, or rows that `masks` leaves out.
                 "mask" learns from every entity by the views that have it, "drop" only from those that all views have.
@@ -181,16 +186,17 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         check_parameters(self)
         lacking: Missing = _read_missing(missing, masks)
         kept = check_kept_options(self, self.secure, lacking)
-        sources = gather_views(views, ids, held_out)
-        here = not any(isinstance(source, RemoteTable) for source, _, _ in sources.values())
+        ledger = ledger if ledger is not None else Ledger()
+        how: Literal["union", "intersection"] = "union" if lacking == "mask" else "intersection"
+        gaps = lacking != "none"
+        matching = Matching(match, secret, how, engine=self.engine, ledger=ledger, retries=retries, gaps=gaps)
+        sources, matched = match_views(gather_views(views, ids, held_out), matching)
+        here = not any(isinstance(view.source, RemoteTable) for view in sources.values())
         if self.patience is not None and held_out is None and here:
             raise InputError("patience looks at held-out rows, but none were given; call fit(views, held_out=…).")
         given = give_each("masks", masks, sources) if masks is not None else dict.fromkeys(sources)
-        data = {
-            name: prepare_view(entry, secret, gaps=lacking != "none", present=given[name])
-            for name, entry in sources.items()
-        }
-        options = FitOptions(ledger if ledger is not None else Ledger(), retries, min_clients)
+        data = {name: prepare_view(entry, secret, gaps=gaps, present=given[name]) for name, entry in sources.items()}
+        options = FitOptions(ledger, retries, min_clients)
         why = "the ridge, the number of components or how well views agree is to be found out first"
         found = study_views(
             self,
@@ -200,6 +206,8 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         self.view_names_, self.n_views_ = list(sources), len(sources)
         self.ridge_, self.held_out_correlations_ = found.ridge, found.held_out
         self.eigenvalue_by_chance_ = found.by_chance
+        self._keep_column_names(sources)
+        self.matched_ = matched
         if found.k == 0 and found.last is not None:
             self._learn_nothing(found.last, sources)
             return self
@@ -326,16 +334,19 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
             ConvergenceWarning,
         )
 
-    def transform(self, views: ClientData) -> Array:
+    def transform(self, views: ClientData, ids: Any = None) -> Array:
         """The representation of new entities: the mean of what their views say, (n, k).
 
         A view may be None, and so may entities be missing in a view: rows of NaN only. With secure sums the clients'
-        parts are summed as in the fit.
+        parts are summed as in the fit. With `ids`, as in `fit`, the rows of all views are taken in the order of the
+        first one's.
         """
         self._refuse_without_weights()
         given = self._match_views(views)
         if not self.secure or self.n_components_ == 0:
-            return self._mean_over_views(given)
+            return self._mean_over_views(given, ids)
+        if ids is not None:
+            raise InputError("A secure transform compares no ids; give the rows in the same order, and leave ids out.")
         present = [name for name in self.view_names_ if given[name] is not None]
         if len(present) < 2:
             raise InputError("A secure sum needs at least two views; give more of them, or use transform_view.")

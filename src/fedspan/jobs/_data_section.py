@@ -18,6 +18,7 @@ from fedspan.data.clients import blame_client, name_clients
 from fedspan.data.database import has_password, hide_password, is_address, parse_query, sqlite_path
 from fedspan.data.preparation import Preparation
 from fedspan.errors import InputError
+from fedspan.estimators.matching.match_views import MATCHES
 from fedspan.jobs.tasks import TASKS
 
 TablePlace = str | dict[str, Any]
@@ -31,6 +32,7 @@ class DataTable(TypedDict, total=False):
     views: list[TablePlace] | dict[str, TablePlace]
     columns: list[str]
     id: str
+    match: str
     label: str
     categories: list[str] | dict[str, list[str]]
     missing: str
@@ -56,6 +58,7 @@ KEYS: dict[str, tuple[type, ...]] = {
     "views": (list, dict),
     "columns": (list,),
     "id": (str,),
+    "match": (str,),
     "label": (str,),
     "categories": (list, dict),
     "missing": (str,),
@@ -112,6 +115,7 @@ def check_data(task: str, data: DataTable) -> None:
         raise InputError(f"data.{over} is missing; list one file per client, or give a table name = path.")
     if TASKS[task].learns_label and "label" not in data and not _is_at_sites(data[over]):
         raise InputError(f"data.label is missing; name the column that holds {TASKS[task].label_words}.")
+    _check_match(task, data)
     if over == "views":
         if "columns" in data:
             raise InputError(
@@ -123,6 +127,19 @@ def check_data(task: str, data: DataTable) -> None:
             )
     if data.get("missing") == "mask" and task != "gcca":
         raise InputError('data.missing = "mask" is for gcca, whose views may lack entities; use another word.')
+
+
+def _check_match(task: str, data: DataTable) -> None:
+    """Refuse a way to match rows that is none, or has nothing to go by."""
+    if "match" not in data:
+        return
+    over = TASKS[task].over
+    if over != "views":
+        raise InputError(f"data.match is for views of the same rows, not for task {task!r}; leave it out.")
+    if data["match"] not in MATCHES:
+        raise InputError(f"data.match must be one of {', '.join(MATCHES)}, but is {data['match']!r}.")
+    if data["match"] != "order" and "id" not in data and not _is_at_sites(data[over]):
+        raise InputError("data.match needs data.id: the column of ids by which rows are matched.")
 
 
 def _is_at_sites(places: list[TablePlace] | dict[str, TablePlace]) -> bool:

@@ -12,6 +12,8 @@ SAYS: dict[str, dict[str, str]] = {
         "views": "one file or address per client, all with the same rows: a list, or a table name = path",
         "columns": "the features; default: all columns",
         "id": "a column of ids: left out of the features, and compared between views",
+        "match": "how rows of views are matched by their ids: psi (blinded), digest (under a secret), or order (only "
+        "compared)",
         "label": "the column of classes or targets: learned by classifiers and regressions, left out by the others",
         "held_out": "other common rows of each view, for job.patience",
         "categories": "columns of words: a list (their words are agreed on), or a table column = [words]",

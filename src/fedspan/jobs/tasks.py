@@ -45,8 +45,8 @@ def _open_clients(job: Job) -> Arguments:
 
 
 def _open_job_views(job: Job) -> Arguments:
-    """The ids, if a column holds them, are read with the rows; the estimator compares the clients' digests of them."""
-    named: dict[str, Any] = {}
+    """The ids, if a column holds them, are read with the rows; the estimator matches or compares them."""
+    named: dict[str, Any] = {"match": job.match}
     if job.preparation.missing in ("mask", "drop"):
         named["missing"] = job.preparation.missing
     if job.held_out:
@@ -64,6 +64,9 @@ def _open_labelled_clients(job: Job) -> Arguments:
 def _open_labelled_views(job: Job) -> Arguments:
     """The label is in one view or in several that agree; all clients know it, as in the paper."""
     tables = {name: job.open(name) for name in job.clients}
+    if job.match != "order":
+        labels = {name: table.labels for name, table in tables.items() if table.labels is not None}
+        return (tables, labels or None), {"match": job.match}
     if job.id and (where := find_first_difference({name: np.asarray(table.ids) for name, table in tables.items()})):
         raise InputError(
             f"All views must have the same rows in the same order, but {where} (column {job.id!r}). Sort them by it."

@@ -28,6 +28,7 @@ class LearnedValues(TypedDict, total=False):
     bounds_: Array | None
     client_names_: list[str]
     coef_: Array
+    column_names_: list[list[str] | None]
     common_: Array
     component_angles_: Array
     components_: Array | list[Array] | None

@@ -18,14 +18,15 @@ from fedspan.algorithms.gcca.sum_views import SumViews, WeightedView
 from fedspan.core.run import run
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.data.tables import is_lazy
-from fedspan.data.views import ViewSource, open_view
+from fedspan.data.views import OpenView, ViewSource, gather_ids, match_columns, open_view
 from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError
 from fedspan.estimators._bases.federated_estimator import ClientData, FederatedEstimator
 from fedspan.estimators.launch import secure_from
+from fedspan.estimators.matching.new_rows import keep_column_names, open_new_rows
 from fedspan.estimators.parameters import is_whole
 
-OF_VIEWS = ("view_names_", "n_features_", "n_samples_", "n_views_")  # what all of them learn
+OF_VIEWS = ("view_names_", "column_names_", "n_features_", "n_samples_", "n_views_")  # what all of them learn
 
 
 class ViewEstimator(FederatedEstimator):
@@ -35,21 +36,29 @@ class ViewEstimator(FederatedEstimator):
     def _say(self, at: int, X: Any) -> Array:
         """What the view with that number says of entities, given their features."""
 
-    def _mean_over_views(self, views: ClientData) -> Array:
+    def _keep_column_names(self, sources: Mapping[str, ViewSource]) -> None:
+        """Keep what each view's columns are called, because new tables are matched by it; None: they have no names."""
+        self.column_names_ = keep_column_names(sources)
+
+    def _mean_over_views(self, views: ClientData, ids: Any = None) -> Array:
         """The mean of what the views say of the same entities; a view may be None."""
         given = self._match_views(views)
-        parts = [
-            self._say_or_skip(at, given[name]) for at, name in enumerate(self.view_names_) if given[name] is not None
-        ]
-        if not parts:
+        there = {name: given[name] for name in self.view_names_ if given[name] is not None}
+        if not there:
             raise InputError("At least one view must be given, but all are None.")
+        if self._may_lack_entities() and ids is None:
+            parts = [self._say_or_skip(self.view_names_.index(name), source) for name, source in there.items()]
+        else:
+            opened = self._open_rows(there, None if ids is None else gather_ids(ids, given))
+            said = (self._say_of(self.view_names_.index(name), view) for name, view in opened.items())
+            parts = [np.asarray(part, dtype=np.float64) for part in said]
         if len({len(part) for part in parts}) > 1:
             counts = ", ".join(str(len(part)) for part in parts)
             raise InputError(f"All views must have the same entities, but they have {counts} rows.")
         total, count = np.zeros(parts[0].shape), np.zeros((len(parts[0]), 1))
         for part in parts:
-            there = ~np.isnan(part).any(axis=1, keepdims=True)
-            total, count = total + np.where(there, part, 0.0), count + there
+            said_of = ~np.isnan(part).any(axis=1, keepdims=True)
+            total, count = total + np.where(said_of, part, 0.0), count + said_of
         return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
     def _may_lack_entities(self) -> bool:
@@ -57,10 +66,10 @@ class ViewEstimator(FederatedEstimator):
         return False
 
     def _say_or_skip(self, at: int, source: object) -> Array:
-        """What a view says, with rows of NaN for entities that it lacks, if it may."""
-        if not self._may_lack_entities():
-            return np.asarray(self._say_of(at, source), dtype=np.float64)
-        X = open_view(source, gaps=True).X
+        """What a view says, with rows of NaN for entities that it lacks."""
+        name = self.view_names_[at]
+        view = open_view(source, gaps=True)
+        X = match_columns(view.X, view.names, self.column_names_[at], name)
         present = find_present(Entities(X))
         said = np.asarray(self._say_of(at, select_rows(X, np.flatnonzero(present))), dtype=np.float64)
         out = np.full((len(present), said.shape[1]), np.nan)
@@ -91,6 +100,10 @@ class ViewEstimator(FederatedEstimator):
         result = run(SumViews(), InProcess(data), rounds=0, seed=0, secure=secure_from(self.secure))
         return np.asarray(result.state.T, dtype=np.float64)
 
+    def _open_rows(self, views: Mapping[str, object], ids: Mapping[str, Any] | None) -> dict[str, OpenView]:
+        """New rows of some views, with the columns of the fit."""
+        return open_new_rows(views, ids, dict(zip(self.view_names_, self.column_names_, strict=True)))
+
     def _find_view(self, view: int | str) -> int:
         """The number of a view that is named or numbered."""
         check_is_fitted(self)
@@ -108,8 +121,8 @@ class ViewEstimator(FederatedEstimator):
 
     def _open_own(self, at: int, source: object) -> Any:
         """The rows of a table, if that is one of the view's."""
-        X = open_view(source).X
         name = self.view_names_[at]
+        X = (source if isinstance(source, OpenView) else self._open_rows({name: source}, None)[name]).X
         if X.shape[1] != self.n_features_[at]:
             raise InputError(f"View {name!r} has {self.n_features_[at]} features, but the table has {X.shape[1]}.")
         if not np.isfinite(X.data if sp.issparse(X) else np.asarray(X, dtype=np.float64)).all():
@@ -128,12 +141,21 @@ def prepare_view(view: ViewSource, secret: str, *, gaps: bool = False, present: 
 
 
 def _open_entities(given: ViewSource, secret: str, gaps: bool, present: object) -> Entities:
-    view = open_view(given.source, given.ids, gaps=gaps)
-    held = None if given.held_out is None else open_view(given.held_out).X
-    if held is not None and held.shape[1] != view.X.shape[1]:
-        raise InputError(f"The held_out rows have {held.shape[1]} features, but the view has {view.X.shape[1]}.")
-    mask = None if present is None else np.asarray(present, dtype=bool)
-    return Entities(view.X, view.ids, secret, held, mask)
+    """The view in the common order. With `gaps`, entities may be missing: those of a mask, or rows of NaN."""
+    if gaps:
+        view = open_view(given.source, given.ids, gaps=True)
+        mask = find_present(Entities(view.X, present=None if present is None else np.asarray(present, dtype=bool)))
+        if given.rows is None:
+            return Entities(view.X, view.ids, secret, None, mask)
+        at = np.maximum(given.rows, 0)  # the ids were matched: which of them a view lacks is in the mask
+        return Entities(select_rows(view.X, at), None, secret, None, (given.rows >= 0) & mask[at])
+    view = given.open()
+    held = None if given.held_out is None else open_view(given.held_out)
+    if held is None:
+        return Entities(view.X, view.ids, secret)
+    if held.X.shape[1] != view.X.shape[1]:
+        raise InputError(f"The held_out rows have {held.X.shape[1]} features, but the view has {view.X.shape[1]}.")
+    return Entities(view.X, view.ids, secret, match_columns(held.X, held.names, view.names, "held_out"))
 
 
 def count_features(sources: Mapping[str, ViewSource], components: list[Array]) -> list[int]:

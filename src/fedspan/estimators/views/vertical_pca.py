@@ -25,6 +25,7 @@ from fedspan.estimators._bases.keeping_engine import KeepingEngine
 from fedspan.estimators._bases.view_estimator import OF_VIEWS, ViewEstimator, count_features, prepare_view
 from fedspan.estimators._options.common_parameters import MAX_ROUNDS, N_COMPONENTS
 from fedspan.estimators.launch import make_engine, warn_caller
+from fedspan.estimators.matching.match_views import Match, Matching, match_views
 from fedspan.estimators.parameters import about, check_parameters
 
 
@@ -97,7 +98,8 @@ class VerticalPCA(ViewEstimator, ColumnsParameters):
         shares_: (views, k), how much of each component's loadings (squared) belongs to each view. Empty in a
             federation.
         means_, scales_: [(N_i,)], what each client subtracts and divides by. Empty in a federation.
-        view_names_, n_features_, n_samples_, n_views_: What the model was fitted on.
+        view_names_, column_names_, n_features_, n_samples_, n_views_: What the model was fitted on.
+        matched_: Where the rows are in each view, if `fit` has matched them by their ids; else None.
         n_rounds_, converged_, history_, ledger_, seed_: As in `FederatedPCA`.
 
     Examples:
@@ -139,6 +141,7 @@ class VerticalPCA(ViewEstimator, ColumnsParameters):
         y: object = None,
         *,
         ids: Any = None,
+        match: Match = None,
         secret: str = "",
         min_clients: int | None = None,
         retries: int = RETRIES,
@@ -150,6 +153,8 @@ class VerticalPCA(ViewEstimator, ColumnsParameters):
             views: One entry per client: some columns of the same rows, in the same order.
             y: Ignored, as in scikit-learn.
             ids: The ids of the rows, one list per view (or one for all), or the name of a column that every table has.
+                Rows are then matched by their ids; those that not all views have are left out.
+            match: How: "psi", "digest" or "order" (which only compares the orders), as in `FederatedGCCA.fit`.
             secret: A text that all clients know and the server does not: it keys the digests of ids, and the transform
                 of hide_scores. Without one, clients of one process draw one.
             min_clients: How many clients must answer at the first asking. In the end all must.
@@ -157,7 +162,9 @@ class VerticalPCA(ViewEstimator, ColumnsParameters):
             ledger: Where to write what happens; by default a new `Ledger`.
         """
         check_parameters(self)
-        sources = gather_views(views, ids)
+        ledger = ledger if ledger is not None else Ledger()
+        matching = Matching(match, secret, engine=self.engine, ledger=ledger, retries=retries)
+        sources, matched = match_views(gather_views(views, ids), matching)
         data: dict[str, object] = {name: prepare_view(source, secret) for name, source in sources.items()}
         engine = KeepingEngine(make_engine(self.engine, data))
         solver = ColumnsKrylov(
@@ -181,6 +188,8 @@ class VerticalPCA(ViewEstimator, ColumnsParameters):
         self.view_names_, self.n_views_ = list(sources), len(sources)
         self._learn(result, engine.get_states())
         self.n_features_ = count_features(sources, self.components_)
+        self._keep_column_names(sources)
+        self.matched_ = matched
         self._keep_run(result)
         self.converged_ = bool(result.converged)
         if not self.converged_ and self.tol > 0:
