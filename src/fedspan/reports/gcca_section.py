@@ -47,7 +47,10 @@ def _summarize_gcca(model: GccaModel, duration: str) -> str:
     if len(model.held_out_correlations_):
         mean = model.held_out_correlations_.mean()
         agreement += f" in the sample; of entities that the views did not learn from, they agree to {mean:.3f}"
-    return f"{format_count(k, 'common component')} of {model.n_samples_:,} entities. {held} Found {duration}; {agreement}.{_describe_gaps(model)}"
+    return (
+        f"{format_count(k, 'common component')} of {model.n_samples_:,} entities. {held} Found {duration}; {agreement}."
+        f"{_describe_gaps(model)}"
+    )
 
 
 def _describe_gaps(model: GccaModel) -> str:
