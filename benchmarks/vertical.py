@@ -107,7 +107,6 @@ def honest() -> list[str]:
     rows = []
     for name, (J, N, strength, shared) in {
         "noise, 100×60": (100, 60, 0.0, 0),
-        "noise, 300×40": (300, 40, 0.0, 0),
         "two planted, weak (SNR 0.08), 100×60": (100, 60, 0.2, 2),
         "two planted, SNR 3, 100×60": (100, 60, np.sqrt(3 / 2), 2),
         "three planted, SNR 3, 200×20": (200, 20, 1.0, 3),

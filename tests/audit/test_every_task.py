@@ -29,7 +29,7 @@ RUNS = [
     ("gcca", [], "Which columns a client has: of the variance of"),
     ("gcca", [], "Whom an entity is like: of its 5 nearest neighbours"),
     ("gcca", SECURE, RANDOM),
-    ("vertical-svd", [], "An entity's label, from those of its 5 nearest neighbours"),
+    ("vertical-svd", [], "5 nearest neighbours in what the server holds: right for"),
     ("vertical-pca", SECURE, "Whom an entity is like"),
     ("gcca", ["job.solver=cutemaxvar"], f"{NO_ATTACK} cutemaxvar (task gcca)"),
     ("personalized", [], f"{NO_ATTACK} auto (task personalized)"),

@@ -17,6 +17,9 @@ _USER_NAMES = {
     "PersonalPaper": "paper",
     "MaxVarKrylov": "krylov",
     "MaxVarDavidson": "davidson",
+    "KeptMaxVar": "krylov",
+    "ColumnsKrylov": "krylov",
+    "StudyViews": "study",
     "VerticalSsca": "ssca",
     "VerticalSgd": "sgd",
 }

@@ -35,10 +35,7 @@ class GccaModel(IterativeModel, Protocol):
 
 
 def _summarize_gcca(model: GccaModel, duration: str) -> str:
-    held = (
-        f"{format_count(model.n_views_, 'client')} hold one view each of {model.n_samples_:,} entities "
-        f"({sum(model.n_features_):,} features in all)."
-    )
+    held = f"{format_count(model.n_views_, 'client')} hold one view each ({sum(model.n_features_):,} features in all)."
     k = model.common_.shape[1]
     if k == 0:
         return (
@@ -50,7 +47,10 @@ def _summarize_gcca(model: GccaModel, duration: str) -> str:
     if len(model.held_out_correlations_):
         mean = model.held_out_correlations_.mean()
         agreement += f" in the sample; of entities that the views did not learn from, they agree to {mean:.3f}"
-    return f"{format_count(k, 'common component')}. {held} Found {duration}; {agreement}.{_describe_gaps(model)}"
+    return (
+        f"{format_count(k, 'common component')} of {model.n_samples_:,} entities. {held} Found {duration}; {agreement}."
+        f"{_describe_gaps(model)}"
+    )
 
 
 def _describe_gaps(model: GccaModel) -> str:

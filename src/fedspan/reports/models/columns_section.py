@@ -94,11 +94,8 @@ def _render_shares(model: ColumnsModel) -> str:
     if not len(model.shares_):
         return "<p>The loadings stayed at the sites, which have them in their own folders of this run.</p>"
     listed = min(model.shares_.shape[1], _COMPONENTS_LISTED)
-    more = (
-        f" The first {listed} of {model.shares_.shape[1]} components are listed."
-        if listed == _COMPONENTS_LISTED
-        else ""
-    )
+    k = model.shares_.shape[1]
+    more = f" The first {listed} of {k} components are listed." if listed < k else ""
     head = ["view", "columns", *(str(i + 1) for i in range(listed))]
     table = [
         [str(name), f"{n:,}", *(f"{share:.1%}" for share in shares[:listed])]
