@@ -28,7 +28,7 @@ from fedspan.numerics.grid import from_grid
 VERTICAL = frozenset({"ColumnsKrylov", "MaxVarKrylov", "MaxVarDavidson", "KeptMaxVar"})  # whose messages are read here
 _NEIGHBOURS = 5
 _ENTITIES_TRIED = 2000  # looked at, at most
-_PRODUCTS = ("fit_view", "fit_located", "multiply_entities")  # with "_on_grid", too: the same in whole steps
+_PRODUCTS_SENT = ("fit_view", "fit_located", "multiply_entities")  # with "_on_grid", too: the same in whole steps
 _CLOSING = {"keep_loadings": "Z", "keep_weights": "G", "solve": "G"}
 
 
@@ -120,7 +120,7 @@ def _measure_spans(talks: Sequence[Talk], tables: Mapping[str, Array]) -> Iterat
     """For each client, the share of its columns' variance in the span of what it answered."""
     said: dict[str, list[Array]] = {}
     for talk in talks:
-        if talk.task.removesuffix("_on_grid") in _PRODUCTS:
+        if talk.task.removesuffix("_on_grid") in _PRODUCTS_SENT:
             said.setdefault(talk.client, []).append(np.asarray(talk.answer["Y"], dtype=np.float64))
     shares = {}
     for name, blocks in said.items():

@@ -35,6 +35,7 @@ class Preparation:
     fill: Mapping[str, float] = field(default_factory=dict)
     n_features: int | None = None  # of LIBSVM files, which do not say how wide they are
     label_everywhere: bool = True  # False: some tables may lack the column of labels
+    weight: str | None = None  # a column that says how often each row counts
 
     def __post_init__(self) -> None:
         if self.missing not in MISSING:
@@ -45,8 +46,10 @@ class Preparation:
                 f'fill is used only with missing = "mean", but missing is {self.missing!r}. Change it, or omit fill.'
             )
         for name, words in self.categories.items():
-            if name in (self.id, self.label):
-                raise InputError(f"Column {name!r} is the id or the label, so it cannot be a category. Leave it out.")
+            if name in (self.id, self.label, self.weight):
+                raise InputError(
+                    f"Column {name!r} is the id, the label or the weight, so it cannot be a category. Leave it out."
+                )
             if len(set(words)) < len(words):
                 raise InputError(f"The categories of column {name!r} must differ, but one is given twice.")
 
@@ -77,18 +80,18 @@ class Layout:
         twice = [name for name, count in Counter(available).items() if count > 1]
         if twice:
             raise InputError(f"Column names must differ, but {twice[0]!r} occurs twice. Rename one of them.")
-        apart = [name for name in (preparation.id, preparation.label) if name is not None]
-        required = [name for name in apart if name == preparation.id or preparation.label_everywhere]
+        apart = [name for name in (preparation.id, preparation.label, preparation.weight) if name is not None]
+        required = [name for name in apart if name != preparation.label or preparation.label_everywhere]
         for name in [*required, *(preparation.columns or ()), *preparation.categories]:
             if name not in available:
                 raise unknown_column_error(name, available)
         chosen = available if preparation.columns is None else preparation.columns
-        self.apart = [name for name in apart if name in available]  # ids and labels
+        self.apart = [name for name in apart if name in available]  # ids, labels and weights
         self.features = [name for name in chosen if name not in apart]
         lost = [name for name in preparation.categories if name not in self.features]
         if lost:
             raise InputError(f"Column {lost[0]!r} is a category, but it is not among the chosen columns. Add it.")
-        self.text = {*self.apart, *preparation.categories}
+        self.text = {*self.apart, *preparation.categories} - {preparation.weight}
         self.rows = 0
         self._missing: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()

@@ -45,6 +45,7 @@ class Table:
     ids: Array | None = None
     labels: Array | None = None
     units: tuple[tuple[str, str], ...] = ()
+    weights: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class BatchedRows(RowBatches):
 
     def batches(self) -> Iterator[Array]:
         layout, n = Layout(self.source.names, self.preparation), 0
-        for batch in self.source.batches([*layout.features], layout.text):
+        for batch in self.source.batches([*layout.features, *layout.apart], layout.text):
             X, _ = layout.to_matrix(batch)
             n += len(X)
             yield X
@@ -206,6 +207,7 @@ def _read_columns(source: Source, preparation: Preparation, in_batches: bool) ->
         None if ids is None else check_ids(ids, str(preparation.id)),
         None if labels is None else to_labels(labels),
         tuple((name, unit) for name, unit in source.units.items() if name in layout.features),
+        columns.get(preparation.weight or ""),
     )
 
 

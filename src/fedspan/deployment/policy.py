@@ -6,6 +6,7 @@ A run that asks for less protection than it demands is refused before a row is r
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -79,6 +80,8 @@ class SiteTable:
         """How columns are made for a job: it chooses among the words of this file, and can add none."""
         wanted = preparation_from(asked.get("preparation"))
         alone = bool(asked.get("alone"))
+        if wanted.weight is not None:
+            raise PolicyRefusal("A site does not weigh its rows for a job. Leave data.weight out.")
         self._check_role("id", wanted.id, self.id, optional=alone)
         if wanted.label is None or wanted.label != self.target:
             self._check_role("label", wanted.label, self.label, optional=alone and not wanted.label_everywhere)
@@ -263,6 +266,9 @@ class Policy:
                 f"verified = true in [require] of {path} needs the names of all sites, or a server could invent some: "
                 'sites = ["…", "…", "…"].'
             )
+        for key in ("row_norm", "epsilon", "delta"):
+            if key in require and not 0 < require[key] < math.inf:
+                raise InputError(f"{key} in [require] of {path} must be above 0 and finite, but is {require[key]!r}.")
         if ("epsilon" in require) != ("delta" in require):
             raise InputError(f"[require] of {path} must have both epsilon and delta, or neither.")
         if "row_norm" in require and "epsilon" not in require:
@@ -365,6 +371,11 @@ class Policy:
                 raise PolicyRefusal(f"data.fill must have a value for every feature, but one is missing{which}.")
         if needs == "labelled":
             table.choose_classes(start.told)
+        if start.privacy is None and 0 < algorithm.batch_rows() < table.min_rows:
+            raise PolicyRefusal(
+                f"The job sums over batches of {algorithm.batch_rows()} rows, but sums at this site are over at least "
+                f"{table.min_rows} (min_rows in its file). Give batch_size = {table.min_rows} or more, or 0 for all."
+            )
         if needs == "target" and table.target is None:
             raise PolicyRefusal("This site's table has no column of targets. Its owner must name it: target = …")
         if needs == "ids":
@@ -390,6 +401,12 @@ class Policy:
             return None
         if dp.simulate or start.algorithm.simulates():
             raise PrivacyError("The server could remove simulated noise again. Leave privacy.simulate out of the job.")
+        least = self.find_table(start.table).min_rows
+        if dp.delta * least >= 1:
+            raise PrivacyError(
+                f"delta must be below 1 / number of rows, but is {dp.delta!r}, and this site expects {least} rows or "
+                "more of a job."
+            )
         plan = start.plan  # this site's own: nothing of it comes from the server
         if plan is None or plan.row_norm != dp.row_norm:
             raise PrivacyError("The privacy plan of this run cannot be made at this site.")

@@ -27,7 +27,7 @@ from fedspan.core.checkpoint import build, load_tree, save_tree
 from fedspan.core.protocol import AnyClient
 from fedspan.core.snapshot import SiteSnapshot
 from fedspan.deployment.kit_identity import KitIdentity
-from fedspan.deployment.policy import Policy, SiteTable
+from fedspan.deployment.policy import FILE, Policy, SiteTable
 from fedspan.deployment.site_rules.asked_questions import QuestionsOnDisk
 from fedspan.deployment.site_rules.book import Book, BookError, BookEvent, list_arrays
 from fedspan.deployment.site_rules.pause import Pause
@@ -64,6 +64,7 @@ class SiteService:
         self.identity = identity or KitIdentity.find(kit)  # with which it signs the keys of verified runs
         self.lock = Lock()  # a late question may meet the next one
         self.open_run: _Run | None = None
+        self.file = b""  # the site's own file, as it was when the run was opened
         self.closed_by: str | None = None  # the refusal that closed the last run
 
     def describe(self, asked: str) -> str:
@@ -144,6 +145,13 @@ class SiteService:
             self.kit,
         )
 
+    def _read_file(self) -> bytes:
+        """The site's own file, to see whether it changes: then what it allows now is asked of the run again."""
+        try:
+            return (self.kit / "local" / FILE).read_bytes()
+        except OSError:
+            return b""
+
     def _read_policy(self) -> Policy:
         try:
             return Policy.read(self.kit)
@@ -164,6 +172,7 @@ class SiteService:
     def _open(self, text: str) -> str:
         self._forget_run()
         self.pause.check_running()
+        self.file = self._read_file()
         policy = self._read_policy()
         with tell_in_full():
             start = StartMessage.from_json(text)
@@ -227,6 +236,9 @@ class SiteService:
             raise PolicyRefusal("A question came before a run was opened. Start or resume it.", passing=True)
         self.pause.check_running()
         self.shutter.check_open(self.open_run.table)
+        if self._read_file() != self.file:
+            self._forget_run()
+            raise PolicyRefusal("This site's own file has changed since the run was opened. Resume it.", passing=True)
         reply = self.open_run.answer(blob, kept)
         encoded = wire.encode(reply)
         facts: dict[str, Json] = {"run": self.open_run.name, "table": self.open_run.table, "task": reply.task}

@@ -34,6 +34,7 @@ def prepare(
     missing: str = "refuse",
     fill: Mapping[str, float] | None = None,
     n_features: int | None = None,
+    weight: str | None = None,
     engine: Engine | Callable[..., Engine] | None = None,
     ledger: Ledger | None = None,
 ) -> dict[str, Prepared]:
@@ -48,6 +49,7 @@ def prepare(
         missing: What becomes of missing values: "refuse", "drop" (the row) or "mean" (over all clients).
         fill: What fills the gaps of each feature with missing="mean"; by default the means over all clients.
         n_features: The number of features of LIBSVM files, which do not say it.
+        weight: A column that says how often each row counts (PCA and SVD), which is not a feature.
         engine: Where the clients run; by default in this process.
         ledger: Where to write what happens; by default a new one.
 
@@ -64,6 +66,7 @@ def prepare(
         missing,
         dict(fill or {}),
         n_features,
+        weight=weight,
     )
     sources = name_clients(clients)
     done = agree(sources, draft, engine=engine, ledger=ledger)
@@ -158,9 +161,11 @@ def prepare_rows(model: FederatedEstimator, X: object, dtype: object) -> Any:
     if how is not None and not isinstance(X, np.ndarray | list | str) and (source := find_source(X)) is not None:
         chosen = list(how.columns or ()) or None
         if set(how.categories) <= set(source.names) and set(chosen or ()) <= set(source.names):
-            kept = [name for name in source.names if name not in (how.id, how.label)]
+            kept = [name for name in source.names if name not in (how.id, how.label, how.weight)]
             gaps = "mean" if how.missing == "mean" else "refuse"  # no row may go: the answer has one for each
-            table = open_table(source, replace(how, id=None, label=None, columns=tuple(chosen or kept), missing=gaps))
+            table = open_table(
+                source, replace(how, id=None, label=None, weight=None, columns=tuple(chosen or kept), missing=gaps)
+            )
             names = get_feature_names(model)
             if names is not None and table.names != tuple(names):
                 found = ", ".join(table.names or ())[:200]

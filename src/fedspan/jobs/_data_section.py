@@ -51,6 +51,8 @@ class DataTable(TypedDict, total=False):
     multiply: dict[str, float]
     names: list[str]
     sheet: str
+    weight: str
+    client_weight: str | dict[str, float]
 
 
 KEYS: dict[str, tuple[type, ...]] = {
@@ -66,11 +68,14 @@ KEYS: dict[str, tuple[type, ...]] = {
     "n_features": (int,),
     "held_out": (list, dict),
     "table": (str,),
+    "weight": (str,),
+    "client_weight": (str, dict),
     **KEYS_OF_DIALECT,
 }
 EXPECTED = {
     "data.categories": 'a list of columns, or a table such as { sex = ["f", "m"] }',
     "data.fill": "a table such as { age = 50.0 }",
+    "data.client_weight": '"rows", "equal" or a table such as { north = 2.0, south = 1.0 }',
     **{f"data.{key}": says for key, says in EXPECTED_OF_DIALECT.items()},
 }
 
@@ -82,7 +87,7 @@ def items_fit(key: str, value: object) -> bool:
     if not isinstance(value, list | dict):
         return True
     items = value.values() if isinstance(value, dict) else value
-    if key == "fill":
+    if key in ("fill", "client_weight"):
         return all(type(item) in (int, float) for item in items)
     if key == "categories" and isinstance(value, dict):
         return all(isinstance(item, list) and all(isinstance(word, str) for word in item) for item in items)
@@ -115,6 +120,14 @@ def check_data(task: str, data: DataTable) -> None:
         raise InputError(f"data.{over} is missing; list one file per client, or give a table name = path.")
     if TASKS[task].learns_label and "label" not in data and not _is_at_sites(data[over]):
         raise InputError(f"data.label is missing; name the column that holds {TASKS[task].label_words}.")
+    for key in ("weight", "client_weight"):
+        if key in data and task not in ("pca", "svd"):
+            raise InputError(f"data.{key} is for pca and svd, not for task {task!r}; leave it out.")
+        if key in data and _is_at_sites(data[over]):
+            raise InputError(
+                f"data.{key} is for runs in one process: a site of a federation does not weigh its rows yet. Leave it "
+                "out."
+            )
     _check_match(task, data)
     if over == "views":
         if "columns" in data:
@@ -162,6 +175,7 @@ def read_preparation(task: str, data: DataTable) -> Preparation:
             fill={name: float(value) for name, value in data.get("fill", {}).items()},
             n_features=data.get("n_features"),
             label_everywhere=TASKS[task].over == "clients",
+            weight=data.get("weight"),
         )
     except InputError as error:
         raise InputError(f"[data]: {error}") from None
@@ -177,6 +191,7 @@ def write_preparation(given: Preparation) -> dict[str, object]:
         "missing": given.missing if given.missing != "refuse" else None,
         "fill": dict(given.fill) or None,
         "n_features": given.n_features,
+        "weight": given.weight,
     }
 
 

@@ -109,7 +109,7 @@ class PrivacyTable(TypedDict, total=False):
 
     epsilon: float
     delta: float
-    row_norm: float | Literal["auto"]
+    row_norm: float | Literal["auto", "unit"]
     center: float | Literal["robust"]
     neighbours: Neighbours
     expect: float
@@ -148,6 +148,7 @@ class Job:
         table: In a federation: which of the sites' tables; None: the one named default.
         retries: How often a client that did not answer is asked again; None: as often as `run` does by default.
         reading: How all tables are read (`fedspan.data.cells.dialect`); what is written beside a path comes first.
+        client_weight: What a client counts (pca, svd).
         match: How the rows of views are matched by their ids: "psi", "digest", or "order" (they are only compared).
         ready: How each client's table is prepared, once the clients have agreed on it.
         name: The job file's name, after which run folders are called.
@@ -168,6 +169,7 @@ class Job:
     table: str | None = None
     retries: int | None = None
     reading: Mapping[str, object] = field(default_factory=dict)
+    client_weight: str | Mapping[str, float] = "rows"
     match: str = "order"
     ready: Mapping[str, Preparation] = field(default_factory=dict, compare=False)
     name: str = field(default="", compare=False)
@@ -329,6 +331,7 @@ class Job:
             "data": {
                 "table": self.table,
                 "match": self.match if self.match != "order" else None,
+                "client_weight": self.client_weight if self.client_weight != "rows" else None,
                 **_data_section.write_preparation(self.preparation),
                 **self.reading,
             },
@@ -394,6 +397,7 @@ def parse(tree: TomlTable, beside: Path) -> Job:
         data.get("table"),
         run.get("retries"),
         _data_section.read_reading(data),
+        data.get("client_weight", "rows"),
         data.get("match", "order"),
     )
 

@@ -191,7 +191,7 @@ def _choices(task: str, table: str, key: str) -> list[str]:
     if (table, key) == ("privacy", "neighbours"):
         return list(get_args(get_type_hints(RowDP)[key]))
     if table == "privacy" and key in ("row_norm", "center"):
-        return ["auto"] if key == "row_norm" else ["robust"]
+        return ["auto", "unit"] if key == "row_norm" else ["robust"]
     return []
 
 

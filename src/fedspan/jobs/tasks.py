@@ -44,6 +44,10 @@ def _open_clients(job: Job) -> Arguments:
     return (job.sources(),), {}
 
 
+def _open_weighted_clients(job: Job) -> Arguments:
+    return (job.sources(),), {"client_weight": job.client_weight}
+
+
 def _open_job_views(job: Job) -> Arguments:
     """The ids, if a column holds them, are read with the rows; the estimator matches or compares them."""
     named: dict[str, Any] = {"match": job.match}
@@ -97,8 +101,8 @@ class JobTask:
 _BOTH = ("privacy", "secure")
 _LOSS = {"cost": "cost", "‖ω‖²": "norm2", "constraint": "constraint_1", "slack": "slack_1"}
 TASKS: dict[str, JobTask] = {
-    "pca": JobTask(FederatedPCA, "solver", {"objective": "objective"}, protected_by=_BOTH),
-    "svd": JobTask(FederatedSVD, "solver", {"objective": "objective"}, protected_by=_BOTH),
+    "pca": JobTask(FederatedPCA, "solver", {"objective": "objective"}, _open_weighted_clients, protected_by=_BOTH),
+    "svd": JobTask(FederatedSVD, "solver", {"objective": "objective"}, _open_weighted_clients, protected_by=_BOTH),
     "gcca": JobTask(
         FederatedGCCA,
         "solver",

@@ -104,8 +104,29 @@ def match_entities(rng: Streams) -> Round[tuple[int, int]]:
     same_ids = (m * total["dd"] == total["d"] ** 2).all() and int(total["named"]) in (0, m)
     if same_rows and same_ids:
         return int(total["n"]) // m, m
-    each = (yield from complete(Ask("identify_rows", key))).each
+    why = _describe_hidden_mismatch(m, bool(same_rows), int(total["n"]), int(total["named"]))
+    each = (yield from complete(Ask("identify_rows", key, hidden=why))).each
     raise InputError(_describe_mismatch(each))
+
+
+def _describe_hidden_mismatch(clients: int, same_rows: bool, rows: int, named: int) -> str:
+    """What is different, as far as secure sums show it: not at whom."""
+    if not same_rows:
+        return (
+            f"Every view must have the same entities, but the {clients} clients have different numbers of rows, {rows} "
+            "in all. Secure sums do not show whose differ: compare the numbers, and keep the rows that all clients "
+            "have, in the same order."
+        )
+    if named not in (0, clients):
+        return (
+            f"Either every client gives ids or none does, but {named} of {clients} clients give them. Give the ids of "
+            "all."
+        )
+    return (
+        f"Each row must be the same entity in every view, but the ids of the {clients} clients differ, or their order "
+        "does. Secure sums do not show at whom: sort the rows by id at every client, and keep the ids that all have. "
+        "If they do already, the clients do not have the same secret."
+    )
 
 
 def _describe_mismatch(each: Mapping[str, Arrays]) -> str:

@@ -277,7 +277,8 @@ def open_client_data(table: SiteTable, start: StartMessage, matched: MatchedRows
     opened = open_site_table(table, choice, alone=alone or views, in_batches=needs == "rows")
     if views and matched is not None:
         opened = _take_matched(opened, matched, table)
-    check_enough_rows(table, opened.X.shape[0])
+    if start.privacy is None:  # with noise, a refusal would tell more about the number of rows than the sums do
+        check_enough_rows(table, opened.X.shape[0])
     if not views:
         return opened.X
     secret = "" if opened.ids is None else table.read_secret()
@@ -333,14 +334,15 @@ def _open_with_labels(
             f"{odd} of {len(words)} rows have none of the classes that the job learns. Views must have the same rows "
             "at all sites, so these cannot be left out here. Fix the table, or classes in the site's file."
         )
-    check_enough_rows(table, len(words))
     codes = np.array([numbers[word] for word in words], dtype=np.int64)
-    few = [word for word, number in numbers.items() if 0 < np.sum(codes == number) < table.min_rows_per_class]
-    if few:
-        raise InputError(
-            f"Class {few[0]!r} has fewer than {table.min_rows_per_class} rows. Lower min_rows_per_class in the site's "
-            "file to allow it."
-        )
+    if start.privacy is None:  # with noise, one row more of a rare class must not be seen by a refusal
+        check_enough_rows(table, len(words))
+        few = [word for word, number in numbers.items() if 0 < np.sum(codes == number) < table.min_rows_per_class]
+        if few:
+            raise InputError(
+                f"Class {few[0]!r} has fewer than {table.min_rows_per_class} rows. Lower min_rows_per_class in the "
+                "site's file to allow it."
+            )
     weights = start.told.get("weights")
     return (opened.X, codes) if weights is None else (opened.X, codes, np.array(weights, dtype=np.float64)[codes])
 

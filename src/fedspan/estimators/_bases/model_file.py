@@ -61,6 +61,7 @@ class LearnedValues(TypedDict, total=False):
     n_samples_: float
     n_views_: int
     noise_variance_: float
+    noise_variances_: Array | None
     null_deviance_: float
     offsets_: list[Array]
     parameters_: object  # of torch modules, which refuse what does not fit
@@ -73,6 +74,7 @@ class LearnedValues(TypedDict, total=False):
     scaling_: Scaling | None
     scales_: list[Array]
     scores_: Array | None
+    scree_: Array
     seed_: int
     shared_components_: Array
     shared_part_: dict[str, object]
