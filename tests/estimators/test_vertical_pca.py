@@ -200,7 +200,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="at least two views"):
         VerticalPCA(1, random_state=0).fit([X])
     with pytest.raises(InputError, match="the same ids in another order"):
-        VerticalPCA(1, random_state=0).fit([X[:, :4], X[:, 4:]], ids=[range(90), range(89, -1, -1)])
+        VerticalPCA(1, random_state=0).fit([X[:, :4], X[:, 4:]], ids=[range(90), range(89, -1, -1)], match="order")
     fitted = VerticalPCA(2, random_state=0).fit(split(X))
     with pytest.raises(InputError, match="view 'shop' is missing"):
         fitted.transform({**split(X), "shop": None})
