@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fedspan.estimators.regressor import FederatedRegressor
     from fedspan.estimators.svd import FederatedSVD
     from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
+    from fedspan.estimators.views.vertical_pca import VerticalPCA, VerticalSVD
     from fedspan.jobs.checking.check import check
     from fedspan.jobs.model import Job
 
@@ -61,6 +62,8 @@ __all__ = [
     "RowDP",
     "Secure",
     "VerticalFederatedClassifier",
+    "VerticalPCA",
+    "VerticalSVD",
     "__version__",
     "algorithms",
     "audit",
@@ -92,6 +95,8 @@ _LATER = {
     "FederatedSVD": "estimators.svd",
     "PersonalizedPCA": "estimators.personalized",
     "VerticalFederatedClassifier": "estimators.vertical_classifier",
+    "VerticalPCA": "estimators.views.vertical_pca",
+    "VerticalSVD": "estimators.views.vertical_pca",
     "Job": "jobs.model",
     "audit": "audit.auditor",
     "check": "jobs.checking.check",

@@ -26,7 +26,11 @@ BOUND = "the best possible attack is right in at most"
 RUNS = [
     ("pca", [], "is known to the server"),
     ("svd", [], "the server received its second-moment matrix itself"),
-    ("gcca", [], f"{NO_ATTACK} krylov (task gcca)"),
+    ("gcca", [], "Which columns a client has: of the variance of"),
+    ("gcca", [], "Whom an entity is like: of its 5 nearest neighbours"),
+    ("gcca", SECURE, RANDOM),
+    ("vertical-svd", [], "5 nearest neighbours in what the server holds: right for"),
+    ("vertical-pca", SECURE, "Whom an entity is like"),
     ("gcca", ["job.solver=cutemaxvar"], f"{NO_ATTACK} cutemaxvar (task gcca)"),
     ("personalized", [], f"{NO_ATTACK} auto (task personalized)"),
     ("classifier", [], f"{NO_ATTACK} local ssca (task classifier)"),

@@ -80,6 +80,8 @@ def write_jobs(folder: Path) -> None:
         "classifier": "hidden = 6\nbatch_size = 10\nrounds = 40\ncost_limit = 0.4",
         "vertical-classifier": "hidden = 6\nbatch_size = 20\nrounds = 30",
         "regressor": "l2 = 0.001",
+        "vertical-pca": "n_components = 2",
+        "vertical-svd": "n_components = 2",
     }.items():
         over = f"views = [{views}]" if TASKS[task].over == "views" else f"clients = [{clients}]"
         text = f'[job]\ntask = "{task}"\n{keys}\nrandom_state = 3\n\n[data]\n{over}\nid = "person"\nlabel = "y"\n'

@@ -63,12 +63,14 @@ def by_hand(task: str, folder: Path) -> Any:
         "regressor": lambda: library.FederatedRegressor(l2=0.001).fit(
             {name: X[:, :8] for name, X in people.items()}, {name: X[:, 8] for name, X in people.items()}
         ),
+        "vertical-pca": lambda: library.VerticalPCA(2, random_state=3).fit(views),
+        "vertical-svd": lambda: library.VerticalSVD(2, random_state=3).fit(views),
     }[task]()
 
 
 ANSWER = {
     "pca": "components_", "svd": "components_", "personalized": "components_", "gcca": "common_", "classifier": "coef_",
-    "vertical-classifier": "coef_", "regressor": "coef_",
+    "vertical-classifier": "coef_", "regressor": "coef_", "vertical-pca": "scores_", "vertical-svd": "scores_",
 }  # fmt: skip
 SAYS = {
     "pca": ["2 principal components of 90 rows with 9 features at 3 clients", "Explained variance of each component"],
@@ -79,6 +81,8 @@ SAYS = {
         "Distance of each client to the shared components", "What was sent",
         "its reconstruction error on held-out rows, for each λ", "its own components, its mean",
     ],
+    "vertical-pca": ["2 principal components of 60 rows", "Where the components come from", "First two components"],
+    "vertical-svd": ["2 singular vectors of 60 rows", "how much of each component", "First two components"],
     "gcca": [
         "2 common components of 60 entities. 3 clients hold one view each", "How well the views agree",
         "one digest of their ids", "<dt>cost</dt>", "Cost, by round",
@@ -100,6 +104,7 @@ SAYS = {
     ],
 }  # fmt: skip
 METRIC = {
+    "vertical-pca": "objective", "vertical-svd": "objective",
     "pca": "objective", "svd": "objective", "personalized": "λ", "gcca": "cost", "classifier": "constraint",
     "vertical-classifier": "cost", "regressor": "cost",
 }  # fmt: skip

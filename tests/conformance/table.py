@@ -11,6 +11,7 @@ import scipy.fft
 
 from fedspan.algorithms import (
     AltMaxVar,
+    ColumnsKrylov,
     CuteMaxVar,
     Davidson,
     DeepMaxVar,
@@ -21,6 +22,7 @@ from fedspan.algorithms import (
     FedPower,
     FedSgd,
     Gram,
+    KeptMaxVar,
     Krylov,
     Limit,
     LocalPower,
@@ -43,6 +45,7 @@ from fedspan.algorithms import (
     Ssca,
     SscaMomentum,
     Ssi,
+    StudyViews,
     Uda,
     VerticalGuarded,
     VerticalSgd,
@@ -75,6 +78,12 @@ def views() -> Clients:
     common = rng.normal(size=(40, 2))
     widths = {"ada": 6, "bo": 4, "cy": 5, "dee": 4}
     return {name: common @ rng.normal(size=(2, n)) + 0.3 * rng.normal(size=(40, n)) + 1.0 for name, n in widths.items()}
+
+
+def views_with_gaps() -> Clients:
+    """The same, where each view lacks some entities: their rows are NaN."""
+    rng = np.random.default_rng(9)
+    return {name: np.where(rng.random((40, 1)) < 0.2, np.nan, X) for name, X in views().items()}
 
 
 def deep_views() -> Any:
@@ -179,6 +188,15 @@ TABLE: dict[str, Row] = {
     "maxvar davidson": Row(MaxVarDavidson(k=2, tol=1e-9, last=5), clients=views, angle=None),
     "maxvar krylov rounded": Row(MaxVarKrylov(k=2, tol=1e-6, rounded=True, last=5), clients=views, angle=None),
     "maxvar krylov wide": Row(MaxVarKrylov(k=2, tol=1e-9, width="auto", last=5), clients=views, angle=None),
+    "kept maxvar": Row(KeptMaxVar(k=2, tol=1e-9, last=5), clients=views, angle=None),
+    "kept maxvar masked": Row(KeptMaxVar(k=2, tol=1e-6, last=5, missing="mask"), clients=views_with_gaps, angle=None),
+    "study of views": Row(
+        StudyViews(k=2, ridges=(0.1, 1.0), folds=3, shuffles=3), rounds=15, clients=views, angle=None
+    ),
+    "columns krylov": Row(ColumnsKrylov(k=3, tol=1e-9, last=5), clients=views, angle=None),
+    "columns krylov hidden": Row(
+        ColumnsKrylov(k=3, tol=1e-7, hide=True, rounded=True, scale=True, last=5), clients=views, angle=None
+    ),
     "deep maxvar": Row(DeepMaxVar(k=2, steps=3, batch_size=16, alpha=5.0), rounds=3, clients=deep_views, angle=None),
     "ssca": Row(Ssca(NET, batch=2, rounds=5), clients=labelled, angle=None),
     "ssca clipped": Row(Ssca(NET, batch=2, rounds=5, clip=0.5), clients=labelled, angle=None),

@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 from spied import Heard, Spy
-from table import BIASED, NET, SIMULATED, TABLE, deep_views, hospitals, labelled, labelled_views, measured, views
+from table import (
+    BIASED,
+    NET,
+    SIMULATED,
+    TABLE,
+    deep_views,
+    hospitals,
+    labelled,
+    labelled_views,
+    measured,
+    views,
+    views_with_gaps,
+)
 
 from fedspan import algorithms as alg
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, SurveyColumns
@@ -151,6 +163,16 @@ for patience, data in ((0, views), (2, with_held_out)):
     for width, rounded in product(("auto", 4), BOTH):
         server = alg.MaxVarKrylov(k=2, tol=1e-6, width=width, rounded=rounded, patience=patience, last=6)
         case(server, data, ids_that_differ)
+for center, hide, rounded in product(BOTH, BOTH, BOTH):
+    server = alg.ColumnsKrylov(k=2, tol=1e-5, center=center, hide=hide, rounded=rounded, last=6)
+    case(server, views, ids_that_differ)
+for missing, rounded in product(("none", "mask", "drop"), BOTH):
+    server = alg.KeptMaxVar(k=2, tol=1e-5, rounded=rounded, missing=missing, last=6)
+    case(server, views if missing == "none" else views_with_gaps, ids_that_differ)
+for missing, folds, shuffles in product(("none", "mask", "drop"), (0, 3), (0, 3)):
+    if folds or shuffles:
+        study = alg.StudyViews(k=2, ridges=(0.1, 1.0), folds=folds, shuffles=shuffles, missing=missing)
+        case(study, views if missing == "none" else views_with_gaps, ids_that_differ, rounds=20)
 case(alg.Mvlsa(k=2), views, ids_that_differ)
 case(CompareOrder(), views_with_ids, ids_that_differ)
 for kind, how in product((MatchRing, MatchDigests), ("intersection", "union")):

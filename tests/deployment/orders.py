@@ -75,6 +75,7 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
     "classifier, small table": ("FederatedClassifier", {"batch_size": 2, "rounds": 4}, "labelled", ("coef_",)),
     "classifier, linear": ("FederatedClassifier", {"hidden": 0}, "labelled", ("coef_", "covariance_")),
     "regressor": ("FederatedRegressor", {"loss": "poisson"}, "measured", ("coef_", "covariance_")),
+    "vertical-pca": ("VerticalPCA", {"n_components": 2}, "views", ("scores_", "explained_variance_")),
     "vertical-classifier": (
         "VerticalFederatedClassifier",
         {"hidden": 3, "batch_size": 10, "rounds": 4},

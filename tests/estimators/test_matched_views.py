@@ -202,6 +202,7 @@ def test_frames_whose_indexes_are_the_same_in_another_order_are_refused() -> Non
 def test_a_warning_is_given_for_files_without_ids_only(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message="Views of these sizes")  # they share nothing, which is said, too
         FederatedGCCA(2).fit(VIEWS)
         FederatedGCCA(2).fit(frames(VIEWS))
         FederatedGCCA(2).fit(frames(VIEWS, dict.fromkeys(VIEWS, PEOPLE)), ids="person")

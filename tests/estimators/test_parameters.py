@@ -26,7 +26,8 @@ SIGNATURES = {
     "FederatedSVD": "n_components=2, *, solver='auto', scale=False, tol=1e-06, max_rounds=200, local_steps=None, "
     "bits=None, width='auto', angle_tol=None, participation=None",
     "FederatedGCCA": "n_components=2, *, solver='auto', local_solver='exact', local_steps=10, batch_size=None, "
-    "bits=None, first_bits=8, ridge=0.0, center=True, scale=False, tol=1e-06, max_rounds=200, patience=None",
+    "bits=None, first_bits=8, start=None, ridge=0.0, folds=None, center=True, scale=False, tol=1e-06, "
+    "max_rounds=200, patience=None",
     "DeepFederatedGCCA": "networks, n_components=2, *, bits=None, first_bits=8, local_steps=10, batch_size=1000, "
     "lr=0.001, weight_decay=0.0, rounds=50, optimizer=None, alpha=inf, tol=0.0",
     "PersonalizedPCA": "n_components=2, *, method='auto', shrinkage='auto', center=True, scale=False, tol=1e-08, "
@@ -37,6 +38,10 @@ SIGNATURES = {
     "VerticalFederatedClassifier": "*, method='auto', hidden='auto', batch_size=100, rounds=1000, standardize=True, "
     "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, "
     "class_weight=None, exchange='sum'",
+    "VerticalPCA": "n_components=2, *, solver='krylov', center=True, scale=False, hide_scores=False, bits=None, "
+    "tol=1e-06, max_rounds=200",
+    "VerticalSVD": "n_components=2, *, solver='krylov', scale=False, hide_scores=False, bits=None, tol=1e-06, "
+    "max_rounds=200",
     "FederatedRegressor": "*, loss='squared', solver='auto', l2=0.0, standardize=True, intercept=True, epsilon=1.35, "
     "robust=False, tol=1e-14, max_rounds=100",
 }

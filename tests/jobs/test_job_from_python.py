@@ -163,6 +163,8 @@ def test_the_choices_of_a_task_are_those_of_its_estimator() -> None:
         "classifier": [*classifier_methods.ROW_METHODS],
         "vertical-classifier": [*classifier_methods.VIEW_METHODS],
         "regressor": ["auto", "newton", "lbfgs"],
+        "vertical-pca": ["krylov"],
+        "vertical-svd": ["krylov"],
     }
     assert {task: choices(task) for task in TASKS} == known
 

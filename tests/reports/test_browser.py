@@ -35,6 +35,8 @@ PLOTS = {  # at least; what a reader of that report must find
     "classifier": ["Cost (mean loss", "by bytes sent", "value minus bound", "multiplier, by round"],
     "vertical-classifier": ["Cost (mean loss", "by bytes sent"],
     "regressor": [],
+    "vertical-pca": ["KKT violation, by round", "Share of the variance of each component"],
+    "vertical-svd": ["Share of the sum of squares of each component", "First two components"],
     "protected": ["Explained variance of each component"],
     "partial": ["Participation by round", "Change of the estimate, by bytes"],
     "audited": ["KKT violation, by bytes sent", "First two components"],

@@ -2,7 +2,9 @@
 
 from fedspan.algorithms.gcca.altmaxvar import AltMaxVar, CuteMaxVar, Mvlsa
 from fedspan.algorithms.gcca.deep import DeepMaxVar
+from fedspan.algorithms.gcca.kept_maxvar import KeptMaxVar
 from fedspan.algorithms.gcca.maxvar_krylov import MaxVarDavidson, MaxVarKrylov
+from fedspan.algorithms.gcca.study import StudyViews
 from fedspan.algorithms.learning import Limit, Sampling, Steps
 from fedspan.algorithms.learning.local_ssca import LocalSsca
 from fedspan.algorithms.learning.newton import LogisticNewton, RegressionNewton
@@ -15,6 +17,7 @@ from fedspan.algorithms.personalized.eigen import PersonalEigen
 from fedspan.algorithms.personalized.paper import PersonalPaper
 from fedspan.algorithms.personalized.perpca import PerPca
 from fedspan.algorithms.spectral import SpectralState
+from fedspan.algorithms.spectral.columns_krylov import ColumnsKrylov
 from fedspan.algorithms.spectral.faps import Faps
 from fedspan.algorithms.spectral.fedpower import FedPower, PaperNoise
 from fedspan.algorithms.spectral.krylov import Davidson, Krylov, Prior
@@ -24,6 +27,7 @@ from fedspan.algorithms.spectral.power import LocalPower, Ssi
 
 __all__ = [
     "AltMaxVar",
+    "ColumnsKrylov",
     "CuteMaxVar",
     "Davidson",
     "DeepMaxVar",
@@ -34,6 +38,7 @@ __all__ = [
     "FedPower",
     "FedSgd",
     "Gram",
+    "KeptMaxVar",
     "Known",
     "Krylov",
     "Limit",
@@ -60,6 +65,7 @@ __all__ = [
     "SscaMomentum",
     "Ssi",
     "Steps",
+    "StudyViews",
     "Uda",
     "VerticalGuarded",
     "VerticalSgd",

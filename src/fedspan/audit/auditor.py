@@ -15,6 +15,7 @@ from fedspan.algorithms.agree_columns import AgreeOnColumns
 from fedspan.audit._replay import find_kind, rebuild_algorithm, rebuild_channel
 from fedspan.audit.attacks import error
 from fedspan.audit.audit_page import render_audit
+from fedspan.audit.entity_attacks import VERTICAL, attack_entities
 from fedspan.audit.evidence import ATTACKED, Evidence, choose_milestones
 from fedspan.audit.findings import AuditResult, Released
 from fedspan.audit.protected import describe_protection
@@ -24,6 +25,7 @@ from fedspan.core.protocol import Declared, Sensitivity, Server, Task, tasks_of
 from fedspan.data.tables import open_table
 from fedspan.engines.transcript import Talk, Transcript
 from fedspan.errors import InputError
+from fedspan.estimators.gcca import FederatedGCCA
 from fedspan.estimators.parameters import is_whole
 from fedspan.jobs.folder import RunFolder
 from fedspan.jobs.model import Job, estimator
@@ -88,6 +90,13 @@ def examine_run(folder: RunFolder, job: Job, most: int) -> AuditResult:
         for talk in talks:
             _note_shape(result, talk)
         result.notes += describe_protection(facts, job, ledger, talks, tasks)
+        if kind is not None and kind.__name__ in VERTICAL:
+            result.notes += attack_entities(job, talks, _read_view_counts(folder, job), secure=facts.secure)
+        return result
+    if kind is not None and kind.__name__ in VERTICAL:
+        talks = list(transcript.talks(channel))
+        _hear_talks(result, iter(talks), "")
+        result.notes += attack_entities(job, talks, _read_view_counts(folder, job), secure=False)
         return result
     if kind is None or ledger.started is None or kind.__name__ not in ATTACKED:
         _hear_talks(result, transcript.talks(channel), "")
@@ -97,6 +106,14 @@ def examine_run(folder: RunFolder, job: Job, most: int) -> AuditResult:
     _attack_clients(result, job, algorithm, transcript.talks(channel), most, ledger.started.seed)
     result.notes += _measure_model(folder, job, result.evidence)
     return result
+
+
+def _read_view_counts(folder: RunFolder, job: Job) -> Array | None:
+    """How many views have each entity, if some lack any."""
+    if not folder.model.exists():
+        return None
+    model = estimator(job.task).load(folder.model)
+    return model.view_counts_ if isinstance(model, FederatedGCCA) else None
 
 
 def _explain_no_attack(ledger: Ledger, job: Job, solver: str) -> str:
@@ -210,7 +227,7 @@ def _measure_model(folder: RunFolder, job: Job, evidence: Sequence[Evidence]) ->
         return []
     model = estimator(job.task).load(folder.model)
     pooled = np.sum(truths, axis=0)
-    V = model.components_.T
+    V = np.asarray(model.components_).T
     found = error((V * model.singular_values_**2) @ V.T, pooled)
     return [
         f"The model alone gives anyone who has it the pooled second-moment matrix with a relative error of {found:.2g}."

@@ -54,7 +54,7 @@ def read_arrays(source: object, preparation: Preparation) -> ArrayTable:
             f"There is no column {preparation.id if needs_id else preparation.label!r}, because this table's columns "
             "have no names. Use CSV, Parquet, a data frame or an .npz file, or give ids and labels as lists."
         )
-    if preparation.missing != "refuse":
+    if preparation.missing in ("drop", "mean"):
         table = _fill_or_drop(table, preparation)
     ids = None if table.ids is None else check_ids(table.ids, str(preparation.id))
     return ArrayTable(table.X, ids, None if table.labels is None else to_labels(table.labels))

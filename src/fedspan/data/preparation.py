@@ -14,7 +14,7 @@ from fedspan._types import Array
 from fedspan.algorithms.agree_columns import Columns, feature_names
 from fedspan.errors import InputError, suggest
 
-MISSING = ("refuse", "drop", "mean")
+MISSING = ("refuse", "drop", "mean", "mask")
 _MOST_CATEGORIES = 1000  # of one column; more look like ids
 
 
@@ -23,7 +23,8 @@ class Preparation:
     """Plain data that all clients share, with which each of them opens its own table.
 
     `categories` maps a column to its words: each becomes a feature of its own that is 1 or 0 (`sex=f`). If there are no
-    words, the clients must still agree on them. `missing` is "refuse", "drop" (the row) or "mean" (`fill`, by feature).
+    words, the clients must still agree on them. `missing` is "refuse", "drop" (the row), "mean" (`fill`, by feature) or
+    "mask" (they stay missing: of views whose owners lack some entities).
     """
 
     columns: tuple[str, ...] | None = None

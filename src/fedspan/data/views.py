@@ -91,12 +91,16 @@ def match_columns(X: HeldMatrix, names: Sequence[str] | None, wanted: Sequence[s
     return cast(HeldMatrix, sp.csr_array(sp.csc_array(X)[:, places])) if sp.issparse(X) else np.asarray(X)[:, places]
 
 
-def open_view(source: object, ids: str | Ids = None) -> OpenView:
-    """The view in a source. `ids` are the ids of its rows, or the name of the column that holds them."""
-    if not isinstance(ids, str):
-        table = open_table(source)
-        return OpenView(cast(HeldMatrix, table.X), table.names, table.ids if ids is None else ids)
+def open_view(source: object, ids: str | Ids = None, *, gaps: bool = False) -> OpenView:
+    """The view in a source. `ids` are the ids of its rows, or the name of the column that holds them.
+
+    With `gaps`, missing values stay missing: rows of them are entities that the view lacks.
+    """
     inner, preparation = (source.source, source.preparation) if isinstance(source, Prepared) else (source, PLAIN)
+    preparation = replace(preparation, missing="mask", fill={}) if gaps else preparation
+    if not isinstance(ids, str):
+        table = open_table(inner, preparation)
+        return OpenView(cast(HeldMatrix, table.X), table.names, table.ids if ids is None else ids)
     table = open_table(inner, replace(preparation, id=ids))
     if table.ids is None:
         raise InputError(f"Column {ids!r} was left out when this table was opened. Give the ids as lists.")
@@ -118,7 +122,7 @@ def gather_views(
     if len(sources) < 2:
         raise InputError("There must be at least two views of the same entities, but there is only one.")
     own_ids = gather_ids(ids, sources)
-    held = {} if held_out is None else _give_each("held_out", held_out, sources)
+    held = {} if held_out is None else give_each("held_out", held_out, sources)
     return {name: ViewSource(source, own_ids[name], held.get(name)) for name, source in sources.items()}
 
 
@@ -126,7 +130,7 @@ def gather_ids(ids: str | Ids | Mapping[str, Ids], sources: Mapping[str, object]
     """By view, the ids of its rows, or the name of the column that holds them."""
     if ids is None or isinstance(ids, str) or _is_one_list(ids):
         return dict.fromkeys(sources, ids)
-    return _give_each("ids", ids, sources)
+    return give_each("ids", ids, sources)
 
 
 def _is_one_list(ids: Sequence[object] | Array | Mapping[str, Ids]) -> bool:
@@ -136,7 +140,7 @@ def _is_one_list(ids: Sequence[object] | Array | Mapping[str, Ids]) -> bool:
     return (isinstance(ids, np.ndarray) and ids.ndim == 1) or (len(ids) > 0 and np.isscalar(ids[0]))
 
 
-def _give_each(
+def give_each(
     what: str, given: Mapping[str, Any] | Sequence[Any] | Array, sources: Mapping[str, object]
 ) -> dict[str, Any]:
     """One entry for each view: of a list in its order, of a mapping by name."""

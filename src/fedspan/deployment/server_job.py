@@ -47,8 +47,8 @@ except ImportError:  # a system without it has no lock; jobs are described and s
     fcntl = None  # type: ignore[assignment]
 
 LABELLED_ESTIMATORS = ("FederatedClassifier", "VerticalFederatedClassifier")
-VIEW_ESTIMATORS = ("FederatedGCCA", "VerticalFederatedClassifier")
-COMPARING_ESTIMATORS = ("FederatedGCCA",)  # those of views that compare ids themselves
+VIEW_ESTIMATORS = ("FederatedGCCA", "VerticalFederatedClassifier", "VerticalPCA", "VerticalSVD")
+COMPARING_ESTIMATORS = ("FederatedGCCA", "VerticalPCA", "VerticalSVD")  # those of views that compare ids themselves
 FEDERATED_ESTIMATORS = (
     "FederatedPCA",
     "FederatedSVD",
@@ -56,6 +56,8 @@ FEDERATED_ESTIMATORS = (
     *LABELLED_ESTIMATORS,
     "FederatedGCCA",
     "FederatedRegressor",
+    "VerticalPCA",
+    "VerticalSVD",
 )
 
 
@@ -238,8 +240,11 @@ class ServerJob:
         options["privacy"] = build(RowDP, request.privacy, defaults=True) if request.privacy else None
         options |= {"secure": secure or False, "engine": engine, "checkpoint": checkpoint}
         model: Any = ESTIMATORS[name](**options)
-        more = {"retries": request.retries}
+        more: dict[str, Any] = {"retries": request.retries}
         more |= {} if request.min_clients is None else {"min_clients": request.min_clients}
+        missing = preparation_from(request.table.get("preparation")).missing
+        if name == "FederatedGCCA" and missing in ("mask", "drop"):
+            more["missing"] = missing
         model.fit(tables, **more, ledger=ledger)
         model.save(place / "model.safetensors")
 

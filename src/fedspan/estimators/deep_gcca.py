@@ -21,13 +21,12 @@ from fedspan.algorithms.gcca.deep import DeepView, NodeState, correlate
 from fedspan.algorithms.gcca.networks import compute_outputs, load_parameters, make_network, use_torch_alone
 from fedspan.channel import Channel
 from fedspan.core.ledger import Ledger
-from fedspan.core.protection import RETRIES, Protection
-from fedspan.core.protocol import Server
-from fedspan.core.run import Engine, Session
+from fedspan.core.protection import RETRIES
 from fedspan.data.tables import is_lazy
 from fedspan.data.views import ViewSource, gather_views
 from fedspan.errors import FedspanError, InputError
 from fedspan.estimators._bases.federated_estimator import OF_RUN, ClientData, FitOptions
+from fedspan.estimators._bases.keeping_engine import KeepingEngine
 from fedspan.estimators._bases.view_estimator import OF_VIEWS, ViewEstimator
 from fedspan.estimators._options.common_parameters import ROUNDS
 from fedspan.estimators._options.maxvar_solvers import quantize_both_links
@@ -129,6 +128,11 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
     privacy: None = field(default=None, kw_only=True, metadata=NO_PRIVACY_OF_VIEWS)
 
     task: ClassVar[str] = "gcca"
+    # What the report of GCCA shows besides, and networks do not have.
+    eigenvalues_: ClassVar[Array] = np.zeros(0)
+    eigenvalue_by_chance_: ClassVar[float] = math.nan
+    held_out_correlations_: ClassVar[Array] = np.zeros(0)
+    view_counts_: ClassVar[None] = None
     learned: ClassVar[tuple[str, ...]] = (
         "common_",
         "cost_",
@@ -163,7 +167,7 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         for name, view in sources.items():
             open_data = partial(_open_deep_view, view, secret, networks[name], self.optimizer)
             data[name] = open_data if is_lazy(view.source) else open_data()
-        engine = _KeepingEngine(make_engine(self.engine, data))
+        engine = KeepingEngine(make_engine(self.engine, data))
         result = self._run(
             DeepMaxVar(
                 int(self.n_components),
@@ -185,7 +189,7 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         state = result.state
         self.common_, self.mean_, self.gram_ = state.G, state.mean, state.gram
         self.view_names_, self.n_samples_, self.n_views_ = list(sources), len(state.G), len(sources)
-        self.parameters_ = engine.get_parameters(self.view_names_)
+        self.parameters_ = _read_parameters(engine.get_states(), self.view_names_)
         self._measure_agreement([view.open().X for view in sources.values()])
         self._keep_column_names(sources)
         self.matched_ = matched
@@ -281,29 +285,14 @@ def _measure_explained(X: Any, G: Array) -> float:
     return float(np.square(X.T @ G).sum()) / total if total > 0 else 0.0
 
 
-class _KeepingEngine:
-    """An engine that keeps its session, to read the networks when the run is over, if they are in this process."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.session: Session | None = None
-
-    @property
-    def clients(self) -> Sequence[str]:
-        return self.engine.clients
-
-    def start(self, server: Server[Any], channel: Channel, seed: int, protection: Protection | None = None) -> Session:
-        self.session = self.engine.start(server, channel, seed, *([protection] if protection else []))
-        return self.session
-
-    def get_parameters(self, names: list[str]) -> list[dict[str, Array]]:
-        sites = self.session.snapshot().sites if self.session else {}
-        states = {name: site.state for name, site in sites.items() if isinstance(site.state, NodeState)}
-        if any(name not in states for name in names):
-            raise FedspanError(
-                "This engine leaves the networks at the clients; run fedspan.algorithms.DeepMaxVar, and use them there."
-            )
-        return [states[name].theta for name in names]
+def _read_parameters(states: Mapping[str, object], names: list[str]) -> list[dict[str, Array]]:
+    """The trained networks of clients in this process, as arrays."""
+    trained = {name: state for name, state in states.items() if isinstance(state, NodeState)}
+    if any(name not in trained for name in names):
+        raise FedspanError(
+            "This engine leaves the networks at the clients; run fedspan.algorithms.DeepMaxVar, and use them there."
+        )
+    return [trained[name].theta for name in names]
 
 
 def _open_deep_view(given: ViewSource, secret: str, network: Any, optimizer: Callable[..., Any] | None) -> DeepView:

@@ -134,10 +134,12 @@ def check_data(task: str, data: DataTable) -> None:
             raise InputError(
                 "data.columns is for clients with the same columns, but every view has its own; leave it out."
             )
-        if data.get("missing") == "drop":
+        if data.get("missing") == "drop" and task != "gcca":
             raise InputError(
                 'data.missing = "drop" is not for views, because a row would go at one client only; use "mean".'
             )
+    if data.get("missing") == "mask" and task != "gcca":
+        raise InputError('data.missing = "mask" is for gcca, whose views may lack entities; use another word.')
 
 
 def _check_match(task: str, data: DataTable) -> None:

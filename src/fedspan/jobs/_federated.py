@@ -105,7 +105,7 @@ def build_request(job: Job, run: str) -> RunRequest:
         table={"name": job.table, "preparation": asdict(job.preparation)},
         privacy=dict(job.privacy),
         secure=dict(job.secure) or None,
-        sums="secure" in task.protected_by,
+        sums="secure" in task.protected_by and task.sums_by_default,
         min_clients=job.min_clients,
         checkpoint_every=job.checkpoint_every,
         timeout=60.0 if job.timeout is None else float(job.timeout),

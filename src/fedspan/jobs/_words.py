@@ -19,7 +19,8 @@ SAYS: dict[str, dict[str, str]] = {
         "client_weight": "what a client counts (pca, svd): rows, equal, or a table client = weight; default: rows",
         "held_out": "other common rows of each view, for job.patience",
         "categories": "columns of words: a list (their words are agreed on), or a table column = [words]",
-        "missing": "what becomes of missing values: refused, their rows dropped, or filled with the common means",
+        "missing": "what becomes of missing values: refused, their rows dropped, or filled with the common means; "
+        "mask and drop are for views of gcca that lack entities",
         "fill": "what fills the gaps of each feature with missing = 'mean'; default: the common means",
         "n_features": "of LIBSVM files, which do not say it; default: the most that any client has",
         "separator": "between cells of text files; default: a comma, else a semicolon or a tab",

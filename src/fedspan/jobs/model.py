@@ -133,7 +133,8 @@ class Job:
     `Job.load(path).run()` does what `fedspan run` does. Most jobs come from a file; one can be built in Python, too.
 
     Parameters:
-        task: "pca", "svd", "gcca", "personalized", "classifier", "vertical-classifier" or "regressor".
+        task: "pca", "svd", "gcca", "personalized", "classifier", "vertical-classifier", "regressor",
+            "vertical-pca" or "vertical-svd".
         parameters: The estimator's parameters, by name.
         clients: Where each client's table is, by client: an absolute path, an address, or the table of a database.
         preparation: Which columns are used, and how they are prepared.

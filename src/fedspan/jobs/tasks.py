@@ -18,6 +18,7 @@ from fedspan.estimators.personalized import PersonalizedPCA
 from fedspan.estimators.regressor import FederatedRegressor
 from fedspan.estimators.svd import FederatedSVD
 from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
+from fedspan.estimators.views.vertical_pca import VerticalPCA, VerticalSVD
 
 if TYPE_CHECKING:
     from fedspan.jobs.model import Job
@@ -30,6 +31,8 @@ AnyModel = (
     | FederatedClassifier
     | VerticalFederatedClassifier
     | FederatedRegressor
+    | VerticalPCA
+    | VerticalSVD
 )
 """The models that a job can learn."""
 
@@ -47,10 +50,12 @@ def _open_weighted_clients(job: Job) -> Arguments:
 
 def _open_job_views(job: Job) -> Arguments:
     """The ids, if a column holds them, are read with the rows; the estimator matches or compares them."""
-    if not job.held_out:
-        return (job.sources(),), {"match": job.match}
-    held_out = {name: job.open(name, held_out=True) for name in job.held_out}
-    return (job.sources(),), {"match": job.match, "held_out": held_out}
+    named: dict[str, Any] = {"match": job.match}
+    if job.preparation.missing in ("mask", "drop"):
+        named["missing"] = job.preparation.missing
+    if job.held_out:
+        named["held_out"] = {name: job.open(name, held_out=True) for name in job.held_out}
+    return (job.sources(),), named
 
 
 def _open_labelled_clients(job: Job) -> Arguments:
@@ -90,6 +95,7 @@ class JobTask:
     learns_label: bool = False  # else that column is only left out
     label_words: str = "the classes to learn"  # what that column holds
     protected_by: tuple[str, ...] = ()  # the tables that `fedspan new` offers; the estimator has the last word
+    sums_by_default: bool = True  # whether a federation of three sites has secure sums if the job says nothing
 
 
 _BOTH = ("privacy", "secure")
@@ -109,6 +115,8 @@ TASKS: dict[str, JobTask] = {
         {"cost": "cost", "accuracy": "accuracy"},
         _open_job_views,
         "views",
+        protected_by=("secure",),
+        sums_by_default=False,
     ),
     "personalized": JobTask(
         PersonalizedPCA,
@@ -140,6 +148,12 @@ TASKS: dict[str, JobTask] = {
         learns_label=True,
         protected_by=("secure",),
         label_words="the numbers to predict",
+    ),
+    "vertical-pca": JobTask(
+        VerticalPCA, "solver", {"objective": "objective"}, _open_job_views, "views", protected_by=("secure",)
+    ),
+    "vertical-svd": JobTask(
+        VerticalSVD, "solver", {"objective": "objective"}, _open_job_views, "views", protected_by=("secure",)
     ),
 }
 

@@ -23,6 +23,8 @@ _ABOUT = {
     "classifier": "a classifier of rows that are spread over clients",
     "vertical-classifier": "a classifier of rows whose features are spread over clients",
     "regressor": "a linear regression of rows that are spread over clients",
+    "vertical-pca": "principal components of one table whose columns are spread over clients",
+    "vertical-svd": "singular vectors of one table whose columns are spread over clients (nothing is centered)",
 }
 _FILES = '.csv, .parquet, .feather, .npy, .npz or .svm, beside this file; or a table: { north = "a.csv" }'
 _QUERY = '# Of a database: { clinic = { url = "postgresql://user@host/db", query = "SELECT …" } }, or table = "…"'
@@ -113,13 +115,15 @@ def _data(task: str) -> list[str]:
         )
         if what.learns_label:
             label += ", in at least one of the files"
-        else:
+        elif task == "gcca":
             lines.append('# held_out = ["a2.csv", "b2.csv"]  # other common rows of each view, for patience')
     else:
         lines = [f"# One file per client: {_FILES}", _QUERY, 'clients = ["a.csv", "b.csv"]']
         lines.append('# columns = ["age", "pulse"]  # the features; default: all columns')
         lines.append('# id = "person"  # a column that is no feature: left out')
     drop = "" if what.over == "views" else ', or "drop" (the row)'
+    if task == "gcca":
+        drop = ', or entities that a view lacks: "mask" (learn from the others), or "drop"'
     lines += [line.format(drop=drop) for line in _PREPARED]
     if what.learns_label:
         return [*lines, f'label = "y"  # {label}']

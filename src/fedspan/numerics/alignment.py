@@ -49,3 +49,15 @@ def alignment_accuracy(representations: Sequence[Array], block: int = 1024) -> f
                 own = distance[np.arange(rows.stop - start), np.arange(start, rows.stop)]
                 right += int(np.sum(own <= distance.min(axis=1)))
     return right / (views * (views - 1) * J)
+
+
+def measure_agreement(representations: Sequence[Array]) -> float:
+    """(‖ΣM_i‖² - Σ‖M_i‖²) / ((I - 1) Σ‖M_i‖²) of centred columns, mean over them; 0 if there are none.
+
+    It is 1 if all views say the same, and about 0 if they have nothing to do with each other.
+    """
+    centred = [M - M.mean(axis=0) for M in representations]
+    own = sum((np.sum(M**2, axis=0) for M in centred), np.zeros(centred[0].shape[1]))
+    across = np.sum(sum(centred[1:], centred[0]) ** 2, axis=0) - own
+    found = np.divide(across, (len(centred) - 1) * own, out=np.zeros_like(own), where=own > 0)
+    return float(found.mean()) if len(found) else 0.0

@@ -33,3 +33,16 @@ def common_step(M: Array, G: Array | None = None, alpha: float = math.inf, cente
 def projected_residual(M: Array, G: Array, views: int) -> float:
     """‖(I - GGᵀ)M‖_F / (I·K): how far the views' sum is from the span of G, and so G from a critical point of (7)."""
     return float(np.linalg.norm(M - G @ (G.T @ M))) / (views * G.shape[1])
+
+
+def edge_by_chance(ranks: Array, J: int) -> float:
+    """About the largest eigenvalue of Σ P_i if the views have nothing to do with each other (and no ridge).
+
+    P_i are then projectors of those ranks that lie in general position in J dimensions. For large J their sum is one of
+    free variables: the largest eigenvalue is the least value of 1/z + Σ R_i(z) over z > 0, with the R-transform of a
+    projector of share α, R(z) = (z - 1 + √((1 - z)² + 4αz)) / (2z).
+    """
+    shares = np.asarray(ranks, dtype=np.float64)[:, None] / J
+    z = np.geomspace(1e-3, 1e4, 4001)[None, :]
+    transforms = (z - 1 + np.sqrt((1 - z) ** 2 + 4 * shares * z)) / (2 * z)
+    return float(min(np.min(1 / z[0] + transforms.sum(axis=0)), len(shares)))

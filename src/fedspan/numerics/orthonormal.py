@@ -8,6 +8,8 @@ import scipy.linalg
 
 from fedspan._types import Array
 
+_TURNS = 3
+
 
 def orthonormalize(Y: Array) -> Array:
     """The Q of a QR factorisation whose R has a positive diagonal: the same basis whatever the library's signs."""
@@ -60,3 +62,31 @@ def largest_angle(U: Array, V: Array) -> float:
 def projection_distance(Z: Array, V: Array) -> float:
     """‖(I - ZZᵀ)V‖₂ for orthonormal Z and V, as a norm: sqrt(1 - σ²) would stop at 1e-8."""
     return float(np.linalg.norm(V - Z @ (Z.T @ V), 2))
+
+
+class SecretTurn:
+    """O (J, J), a secret orthogonal transform of J entities: who has its key turns blocks there and back, quickly.
+
+    Three times random signs, a random permutation and a cosine transform: J log J operations a column. It mixes all
+    entities into every row, so rows of O V do not belong to entities any more; it keeps inner products of columns.
+    """
+
+    def __init__(self, key: bytes, entities: int) -> None:
+        rng = np.random.default_rng(np.frombuffer(key, dtype=np.uint32))
+        self.steps = [
+            (rng.choice(np.array([-1.0, 1.0]), size=(entities, 1)), rng.permutation(entities)) for _ in range(_TURNS)
+        ]
+
+    def hide(self, V: Array) -> Array:
+        """O V."""
+        for signs, order in self.steps:
+            V = np.asarray(scipy.fft.dct((V * signs)[order], axis=0, norm="ortho"))
+        return V
+
+    def reveal(self, W: Array) -> Array:
+        """OᵀW."""
+        for signs, order in reversed(self.steps):
+            back = np.empty(W.shape)
+            back[order] = scipy.fft.idct(W, axis=0, norm="ortho")
+            W = back * signs
+        return W

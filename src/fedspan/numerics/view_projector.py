@@ -14,6 +14,7 @@ small, else by its diagonal. Neither makes a sparse view dense, nor copies a den
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from typing import NamedTuple
 
@@ -41,10 +42,16 @@ class View(Rows):
     """A view, centred and scaled by its own mean and deviation, and its ridge."""
 
     def __init__(
-        self, X: HeldMatrix, center: bool = True, scale: bool = False, ridge: float = 0.0, accuracy: float = 1e-10
+        self,
+        X: HeldMatrix,
+        center: bool = True,
+        scale: bool = False,
+        ridge: float = 0.0,
+        accuracy: float = 1e-10,
+        relative: bool = False,
     ) -> None:
         super().__init__(X)
-        self.center, self.scale, self.ridge = center, scale, float(ridge)
+        self.center, self.scale, self.given_ridge, self.relative = center, scale, float(ridge), relative
         self.accuracy = accuracy  # of an iterative solve: its last gradient, relative to that at zero
 
     @property
@@ -67,6 +74,21 @@ class View(Rows):
         mean = self.sums() / self.n
         s = np.sqrt(self.squares(mean) / self.n)
         return np.where(s > self.n * np.finfo(np.float64).eps * np.abs(mean), s, 1.0)
+
+    @cached_property
+    def ridge(self) -> float:
+        """ε; given relative to the mean eigenvalue of BᵀB, or as it is."""
+        return self.given_ridge * float(self.column_squares.sum()) / self.N if self.relative else self.given_ridge
+
+    def vary_ridge(self, ridge: float) -> View:
+        """The same view with another ridge, given in the same way; what was factored is shared."""
+        if self.factored:
+            _ = self.factor
+        other = copy(self)
+        other.given_ridge = float(ridge)
+        for name in ("ridge", "_whitening", "_preconditioner"):
+            other.__dict__.pop(name, None)
+        return other
 
     @cached_property
     def column_squares(self) -> Array:

@@ -20,6 +20,9 @@ _USER_NAMES = {
     "MaxVarDavidson": "davidson",
     "LocalSsca": "local ssca",
     "VerticalGuarded": "guarded ssca",
+    "KeptMaxVar": "krylov",
+    "ColumnsKrylov": "krylov",
+    "StudyViews": "study",
     "VerticalSsca": "ssca",
     "VerticalSgd": "sgd",
 }

@@ -26,17 +26,41 @@ class GccaModel(IterativeModel, Protocol):
     explained_variance_ratio_: Array  # (views,)
     cost_: float
     view_names_: list[str]
+    eigenvalues_: Array  # (k,)
+    eigenvalue_by_chance_: float  # nan if it is not known
+    held_out_correlations_: Array  # (k,), or empty if nobody looked
+    view_counts_: Array | None  # (J,) how many views have each entity
     n_features_: list[int]
     n_views_: int
 
 
 def _summarize_gcca(model: GccaModel, duration: str) -> str:
+    held = f"{format_count(model.n_views_, 'client')} hold one view each ({sum(model.n_features_):,} features in all)."
+    k = model.common_.shape[1]
+    if k == 0:
+        return (
+            f"Nothing is shared: these views have no common component. {held} None of the eigenvalues is above "
+            f"{model.eigenvalue_by_chance_:.3g}, which views of the same kind show by chance when their entities are "
+            "permuted. Correlations in the sample would be high all the same, so none are listed."
+        )
+    agreement = f"the mean correlation of a view with the common components is {model.correlations_.mean():.3f}"
+    if len(model.held_out_correlations_):
+        mean = model.held_out_correlations_.mean()
+        agreement += f" in the sample; of entities that the views did not learn from, they agree to {mean:.3f}"
     return (
-        f"{format_count(model.common_.shape[1], 'common component')} of {model.n_samples_:,} entities. "
-        f"{format_count(model.n_views_, 'client')} hold one view each ({sum(model.n_features_):,} features in all). "
-        f"Found {duration}; the mean correlation of a view with the common components is "
-        f"{model.correlations_.mean():.3f}."
+        f"{format_count(k, 'common component')} of {model.n_samples_:,} entities. {held} Found {duration}; {agreement}."
+        f"{_describe_gaps(model)}"
     )
+
+
+def _describe_gaps(model: GccaModel) -> str:
+    """How many entities some view lacks."""
+    counts = model.view_counts_
+    if counts is None:
+        return ""
+    all_views, none = int(np.sum(counts == model.n_views_)), int(np.sum(counts == 0))
+    more = f", and {none:,} have no part" if none else ""
+    return f" {all_views:,} entities are in all views, {len(counts) - all_views - none:,} only in some{more}."
 
 
 def _list_gcca_sizes(model: GccaModel) -> dict[str, str]:
@@ -48,13 +72,19 @@ def _list_gcca_sizes(model: GccaModel) -> dict[str, str]:
 
 
 def _list_gcca_figures(model: GccaModel, last: Metrics) -> dict[str, str]:
+    if not model.common_.shape[1]:
+        return {"common components": "0"}
     out = {"cost": f"{model.cost_:.6g}", "mean correlation": f"{model.correlations_.mean():.3f}"}
+    if len(model.held_out_correlations_):
+        out["held out"] = f"{model.held_out_correlations_.mean():.3f}"
     if "best_accuracy" in last:
         out["alignment accuracy"] = f"{last['best_accuracy']:.1%}"
     return out
 
 
 def _render_gcca(model: GccaModel, ledger: Ledger, rows: ShownRows) -> str:
+    if not model.common_.shape[1]:
+        return "<h2>How well the views agree</h2><p>There is no common component to show.</p>"
     charts = [
         render_course(ledger, {"cost": "cost"}, "Cost, by round"),
         render_course(ledger, {"alignment accuracy": "accuracy"}, "Alignment accuracy on held-out rows, by round"),
@@ -68,7 +98,38 @@ def _render_gcca(model: GccaModel, ledger: Ledger, rows: ShownRows) -> str:
         "<h2>How well the views agree</h2>"
         "<p>The correlation of each view with each common component: 1 means that the view predicts the component "
         "exactly from its own features, 0 that it cannot predict it at all. “Variance” is the share of the view's own "
-        f"variance that the common components explain.{more}</p>" + _render_view_table(model)
+        f"variance that the common components explain.{more}{_explain_rows(model)}</p>"
+        + _render_view_table(model)
+        + _render_gaps(model)
+    )
+
+
+def _explain_rows(model: GccaModel) -> str:
+    """What the further rows of the table are."""
+    text = ""
+    if len(model.held_out_correlations_):
+        text += (
+            " “Held out” is how well the views agree about entities that they did not learn from: believe this one, "
+            "because correlations in the sample rise with the number of features."
+        )
+    if not np.isnan(model.eigenvalue_by_chance_):
+        text += (
+            " “Eigenvalue” is in how many views, in sum, a component is found; by chance it reaches about "
+            f"{model.eigenvalue_by_chance_:.3g}."
+        )
+    return text
+
+
+def _render_gaps(model: GccaModel) -> str:
+    """Who is missing where, as counts of entities by how many views have them."""
+    if model.view_counts_ is None:
+        return ""
+    counts = np.bincount(model.view_counts_.astype(int), minlength=model.n_views_ + 1)
+    rows = [[str(i), f"{n:,}"] for i, n in enumerate(counts)]
+    return (
+        "<h2>Missing entities</h2><p>How many entities are in how many of the views. Which view lacks which entity is "
+        "known to the view's own site (and, without secure sums, to the server).</p>"
+        + render_table(["views", "entities"], rows, numbers={0, 1})
     )
 
 
@@ -85,6 +146,7 @@ def _render_entities(model: GccaModel) -> str:
         return ""
     step = -(-len(model.common_) // _ENTITIES)
     points = model.common_[::step, :2]
+    points = points[np.isfinite(points).all(axis=1)]
     many = f"{len(points):,} of {model.n_samples_:,} entities" if step > 1 else "one point per entity"
     caption = f"First two common components, {many}"
     return render_figure(caption, draw_scatter({"": points}, caption, ("component 1", "component 2")))
@@ -93,14 +155,20 @@ def _render_entities(model: GccaModel) -> str:
 def _render_view_table(model: GccaModel) -> str:
     listed = min(model.common_.shape[1], _LISTED)
     head = ["view", "features", "variance", *(str(i + 1) for i in range(listed))]
+    alone = len(model.correlations_) == model.n_views_  # else the weights stayed at the sites, and the mean is known
     rows = [
         [str(name), f"{n:,}", f"{part:.1%}", *(f"{c:.3f}" for c in correlations[:listed])]
         for name, n, part, correlations in zip(
-            model.view_names_, model.n_features_, model.explained_variance_ratio_, model.correlations_, strict=True
+            model.view_names_, model.n_features_, model.explained_variance_ratio_, model.correlations_, strict=alone
         )
+        if alone
     ]
     mean = model.correlations_.mean(axis=0)
     rows.append(["all views", f"{sum(model.n_features_):,}", "", *(f"{c:.3f}" for c in mean[:listed])])
+    if len(model.held_out_correlations_):
+        rows.append(["held out", "", "", *(f"{c:.3f}" for c in model.held_out_correlations_[:listed])])
+    if not np.isnan(model.eigenvalue_by_chance_):
+        rows.append(["eigenvalue", "", "", *(f"{c:.3f}" for c in model.eigenvalues_[:listed])])
     return render_table(head, rows, numbers=set(range(1, len(head))))
 
 

@@ -18,6 +18,7 @@ from fedspan.reports.facts import RunFacts, Scores
 from fedspan.reports.format import accuracy_of, escape, format_bytes, format_count, format_duration, shorten_paths
 from fedspan.reports.gcca_section import GCCA
 from fedspan.reports.learning_section import CLASSIFIER, VERTICAL
+from fedspan.reports.models.columns_section import COLUMNS_PCA, COLUMNS_SVD
 from fedspan.reports.models.regression_section import REGRESSION
 from fedspan.reports.page import (
     render_charts,
@@ -43,6 +44,8 @@ SECTIONS: Mapping[str, Section[Any]] = {
     "classifier": CLASSIFIER,
     "vertical-classifier": VERTICAL,
     "regressor": REGRESSION,
+    "vertical-pca": COLUMNS_PCA,
+    "vertical-svd": COLUMNS_SVD,
 }
 
 

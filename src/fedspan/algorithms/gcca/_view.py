@@ -61,9 +61,10 @@ class ViewClient(EntitiesClient[ViewState]):
         local: str = "exact",
         steps: int = 10,
         batch: int = 0,
+        relative: bool = False,
     ) -> None:
         self.entities = data if isinstance(data, Entities) else Entities(data)
-        self.view = View(self.entities.X, center, scale, ridge, accuracy)
+        self.view = View(self.entities.X, center, scale, ridge, accuracy, relative)
         self.local, self.steps, self.batch = local, steps, batch
 
     def init(self) -> ViewState:
@@ -207,9 +208,15 @@ def receive_common(arrays: Arrays) -> Array:
     return from_grid(arrays["codes"], arrays["scale"]) if "scale" in arrays else arrays["G"]
 
 
-def view_options(center: bool, scale: bool, ridge: float, tol: float) -> dict[str, float | int | str | bool]:
-    """What a client is told of its view. Its solves are finer than the run's tol, but not finer than it needs."""
-    return {"center": center, "scale": scale, "ridge": ridge, "accuracy": min(max(1e-2 * tol, 1e-10), 1e-5)}
+def view_options(
+    center: bool, scale: bool, ridge: float, tol: float, relative: bool = False
+) -> dict[str, float | int | str | bool]:
+    """What a client is told of its view. Its solves are finer than the run's tol, but not finer than it needs.
+
+    `relative`: the ridge is in units of the mean eigenvalue of the view's BᵀB, which only the client knows.
+    """
+    accuracy = min(max(1e-2 * tol, 1e-10), 1e-5)
+    return {"center": center, "scale": scale, "ridge": ridge, "accuracy": accuracy, "relative": relative}
 
 
 def open_views(k: int, center: bool, rng: Streams) -> Round[tuple[int, int]]:

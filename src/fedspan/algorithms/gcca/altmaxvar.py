@@ -104,6 +104,7 @@ class AltMaxVar(_MaxVar):
     alpha: float = math.inf
     patience: int = 0
     last: int = field(default=0, repr=False)
+    relative: bool = False  # whether the ridge is in units of each view's mean eigenvalue
 
     def __post_init__(self) -> None:
         if self.local not in get_args(Local):
@@ -120,7 +121,7 @@ class AltMaxVar(_MaxVar):
             raise InputError(f"ridge must be at least 0, but is {self.ridge!r}.")
 
     def client_options(self) -> dict[str, float | int | str | bool]:
-        view = view_options(self.center, self.scale, self.ridge, self.tol)
+        view = view_options(self.center, self.scale, self.ridge, self.tol, self.relative)
         return {**view, "local": self.local, "steps": self.steps, "batch": self.batch}
 
     def asks(self) -> frozenset[str]:
@@ -199,9 +200,10 @@ class Mvlsa(_MaxVar):
     scale: bool = False
     ridge: float = 0.0
     rank: int = 0
+    relative: bool = False
 
     def client_options(self) -> dict[str, float | int | str | bool]:
-        return view_options(self.center, self.scale, self.ridge, tol=0.0)
+        return view_options(self.center, self.scale, self.ridge, 0.0, self.relative)
 
     def asks(self) -> frozenset[str]:
         return view_tasks() | {"reduce"}

@@ -43,6 +43,12 @@ class Entities:
     ids: Sequence[object] | Array | None = None
     secret: str = ""
     held_out: Matrix | None = None
+    present: Array | None = None  # (J,) which entities this client has; the rows of the others say nothing
+
+    def derive_key(self, public: bytes, purpose: str) -> bytes:
+        """32 bytes that all clients with the same secret have, and the server has not."""
+        secret = self.secret or _OF_THIS_PROCESS
+        return hmac.new(secret.encode(), b"fedspan " + purpose.encode() + b"\0" + public, "sha256").digest()
 
 
 class EntitiesClient(Client[Remembered]):

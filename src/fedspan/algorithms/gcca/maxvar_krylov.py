@@ -72,12 +72,14 @@ class MaxVarKrylov(Krylov):
     """Block Krylov on P = Σ P_i: the same code as for PCA, begun from data (Σ B_iΩ_i) instead of at random.
 
     `rounded` as there; `width`: columns of the opening and of the first block, "auto" is 3·K, None the narrow form.
-    Rows held out, `patience` and `last` as in AltMaxVar.
+    Rows held out, `patience` and `last` as in AltMaxVar; `relative`: the ridge is in units of the mean eigenvalue of
+    each view's B_iᵀB_i.
     """
 
     ridge: float = 0.0
     patience: int = 0
     last: int = field(default=0, repr=False)
+    relative: bool = False
 
     State = ViewsKrylovState  # type: ignore[assignment]
     client: ClassVar[type[Client[object]]] = ViewClient
@@ -85,7 +87,7 @@ class MaxVarKrylov(Krylov):
     product: ClassVar[str] = "fit_view"
 
     def client_options(self) -> dict[str, float | int | str | bool]:
-        return view_options(self.center, self.scale, self.ridge, self.tol)
+        return view_options(self.center, self.scale, self.ridge, self.tol, self.relative)
 
     def asks(self) -> frozenset[str]:
         return view_tasks(self.patience) | {self.sketch_task, self.product_task}
@@ -123,9 +125,12 @@ class MaxVarKrylov(Krylov):
             sent = send_common(state.Z, self.rounded)
             state = replace(state, watch=(yield from watch_held_out(state.watch, state.Z, sent, state.t)))
         if self.done(state) or state.t == self.last:
-            answer = yield from ask_weights(state.watch.G if state.watch else state.Z, self.rounded)
-            state = replace(state, answer=answer)
+            state = replace(state, answer=(yield from self.close(state)))
         return state
+
+    def close(self, state: ViewsKrylovState) -> Round[Answer]:
+        """What is asked at the end."""
+        return (yield from ask_weights(state.watch.G if state.watch else state.Z, self.rounded))
 
     def done(self, state: KrylovState) -> bool:
         watch, t = (state.watch, state.t) if isinstance(state, ViewsKrylovState) else (None, 0)

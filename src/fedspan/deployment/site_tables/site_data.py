@@ -6,7 +6,8 @@ the job's choice, except that none is refused, because a refusal would tell of t
 
     missing = "refuse" or "drop"   the row is left out
     missing = "mean"               the value is the mean over all sites, which the job brings along
-    views (GCCA, vertical)         no row may go, so the value is the mean of the view's own column
+    views (GCCA, vertical)         no row may go, so the value is the mean of the view's own column; with missing =
+                                   "mask" or "drop" (GCCA) the whole entity counts as one that the site does not have
 
 How often that happened is in the site's log, and `fedspan site check` shows where.
 """
@@ -145,7 +146,9 @@ def open_site_table(
         return _open_arrays(table, place, choice, classes, alone=alone)
     checked = CheckedSource(source, choice, classes, drop=not alone and choice.missing != "mean", target=target)
     how = choice
-    if alone:
+    if alone and choice.missing == "mask":
+        how = replace(choice, fill={})
+    elif alone:
         own = settle_each({"here": checked}, replace(choice, missing="mean", fill={}))["here"]
         how = replace(own, fill={**own.fill, **choice.fill})
     elif checked.drop:
@@ -178,7 +181,10 @@ def _open_arrays(
         problems["without a class of the job"] = int(np.sum(~keep))
     bad = _find_bad_rows(X)
     problems["with values that are missing, too large or not finite"] = int(bad.sum())
-    if bad.any() and (alone or choice.missing == "mean"):
+    if bad.any() and alone and choice.missing == "mask":
+        X = _to_dense(X)
+        X[bad] = np.nan
+    elif bad.any() and (alone or choice.missing == "mean"):
         X = _fill(X, choice.fill, own=alone)
     elif bad.any():
         keep &= ~bad
@@ -262,6 +268,12 @@ def open_client_data(table: SiteTable, start: StartMessage, matched: MatchedRows
         return _open_with_target(table, choice)
     views = needs in ("entities", "network")
     choice = replace(choice, id=table.id if views else None)
+    gaps = views and choice.missing in (
+        "mask",
+        "drop",
+    )  # of a view: which entities it lacks is the algorithm's business
+    if gaps:
+        choice = replace(choice, missing="mask")
     opened = open_site_table(table, choice, alone=alone or views, in_batches=needs == "rows")
     if views and matched is not None:
         opened = _take_matched(opened, matched, table)
@@ -275,7 +287,12 @@ def open_client_data(table: SiteTable, start: StartMessage, matched: MatchedRows
     held = None
     if table.held_out is not None:
         held = open_site_table(table, replace(choice, id=None), alone=True, held_out=True).X
-    return Entities(opened.X, opened.ids, secret, held)
+    return Entities(opened.X, opened.ids, secret, held, _find_complete(opened.X) if gaps else None)
+
+
+def _find_complete(X: HeldMatrix) -> Array:
+    """The rows without a gap: an entity of which a feature is missing counts as one that the site does not have."""
+    return np.ones(X.shape[0], dtype=bool) if sp.issparse(X) else ~np.isnan(np.asarray(X)).any(axis=1)
 
 
 def _open_ids(table: SiteTable, choice: Preparation) -> IdList:

@@ -31,7 +31,7 @@ class LearnedValues(TypedDict, total=False):
     column_names_: list[list[str] | None]
     common_: Array
     component_angles_: Array
-    components_: Array | None
+    components_: Array | list[Array] | None
     converged_: bool
     correlations_: Array
     cost_: float
@@ -41,12 +41,14 @@ class LearnedValues(TypedDict, total=False):
     degrees_of_freedom_: float
     deviance_: float
     distances_: Array | None
+    eigenvalue_by_chance_: float
     eigenvalues_: Array
     evaluation_: Evaluation | None
     explained_variance_: Array
     explained_variance_ratio_: Array
     feature_names_in_: list[str] | None
     gram_: Array
+    held_out_correlations_: Array
     intercept_: float
     kept_total_: float
     kept_values_: Array | None
@@ -55,7 +57,7 @@ class LearnedValues(TypedDict, total=False):
     ledger_: list[str]  # only if the file was saved with its run
     mean_: Array
     mean_distance_: float
-    means_: Array | None
+    means_: Array | list[Array] | None
     n_clients_: int
     n_features_: list[int]
     n_features_in_: int
@@ -70,19 +72,24 @@ class LearnedValues(TypedDict, total=False):
     preparation_: dict[str, object] | None
     rank_: int
     residual_scale_: float
+    ridge_: float
     rest_: Array | None
     scale_: Array
     scaling_: Scaling | None
+    scales_: list[Array]
+    scores_: Array | None
     scree_: Array
     seed_: int
     shared_components_: Array
     shared_part_: dict[str, object]
+    shares_: Array
     shrinkage_: float
     shrinkage_in_words_: str
     shrinkage_share_: float
     singular_values_: Array
     site_drift_: dict[str, list[float]] | None
     verified_: dict[str, float]
+    view_counts_: Array | None
     view_names_: list[str]
     views_: dict[str, int]
     weights_: list[Array]

@@ -1,9 +1,10 @@
-"""What the estimators of views share: which view is meant, and the mean of what the views say of new entities."""
+"""What the estimators of views share: how views are prepared, which one is meant, what they say of new entities."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,17 @@ import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
-from fedspan.data.views import OpenView, ViewSource, gather_ids
+from fedspan.algorithms.gcca.entities import Entities
+from fedspan.algorithms.gcca.kept_maxvar import find_present, select_rows
+from fedspan.algorithms.gcca.sum_views import SumViews, WeightedView
+from fedspan.core.run import run
+from fedspan.data.remote_tables import RemoteTable
+from fedspan.data.tables import is_lazy
+from fedspan.data.views import OpenView, ViewSource, gather_ids, match_columns, open_view
+from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError
 from fedspan.estimators._bases.federated_estimator import ClientData, FederatedEstimator
+from fedspan.estimators.launch import secure_from
 from fedspan.estimators.matching.new_rows import keep_column_names, open_new_rows
 from fedspan.estimators.parameters import is_whole
 
@@ -33,6 +42,42 @@ class ViewEstimator(FederatedEstimator):
 
     def _mean_over_views(self, views: ClientData, ids: Any = None) -> Array:
         """The mean of what the views say of the same entities; a view may be None."""
+        given = self._match_views(views)
+        there = {name: given[name] for name in self.view_names_ if given[name] is not None}
+        if not there:
+            raise InputError("At least one view must be given, but all are None.")
+        if self._may_lack_entities() and ids is None:
+            parts = [self._say_or_skip(self.view_names_.index(name), source) for name, source in there.items()]
+        else:
+            opened = self._open_rows(there, None if ids is None else gather_ids(ids, given))
+            said = (self._say_of(self.view_names_.index(name), view) for name, view in opened.items())
+            parts = [np.asarray(part, dtype=np.float64) for part in said]
+        if len({len(part) for part in parts}) > 1:
+            counts = ", ".join(str(len(part)) for part in parts)
+            raise InputError(f"All views must have the same entities, but they have {counts} rows.")
+        total, count = np.zeros(parts[0].shape), np.zeros((len(parts[0]), 1))
+        for part in parts:
+            said_of = ~np.isnan(part).any(axis=1, keepdims=True)
+            total, count = total + np.where(said_of, part, 0.0), count + said_of
+        return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+
+    def _may_lack_entities(self) -> bool:
+        """Whether a view may lack entities: their rows are NaN, and it says nothing of them."""
+        return False
+
+    def _say_or_skip(self, at: int, source: object) -> Array:
+        """What a view says, with rows of NaN for entities that it lacks."""
+        name = self.view_names_[at]
+        view = open_view(source, gaps=True)
+        X = match_columns(view.X, view.names, self.column_names_[at], name)
+        present = find_present(Entities(X))
+        said = np.asarray(self._say_of(at, select_rows(X, np.flatnonzero(present))), dtype=np.float64)
+        out = np.full((len(present), said.shape[1]), np.nan)
+        out[present] = said
+        return out
+
+    def _match_views(self, views: ClientData) -> Mapping[str, object]:
+        """The views by name, which must be those that the model was fitted on; a view may be None."""
         check_is_fitted(self)
         given = views if isinstance(views, Mapping) else dict(zip(self.view_names_, views, strict=False))
         if len(views) != self.n_views_ or set(given) != set(self.view_names_):
@@ -40,16 +85,20 @@ class ViewEstimator(FederatedEstimator):
                 f"The model was fitted on {self.n_views_} views ({', '.join(self.view_names_[:5])}), but {len(views)} "
                 "were given; give None for missing ones."
             )
-        there = {name: given[name] for name in self.view_names_ if given[name] is not None}
-        if not there:
-            raise InputError("At least one view must be given, but all are None.")
-        opened = self._open_rows(there, None if ids is None else gather_ids(ids, given))
-        parts = [self._say_of(self.view_names_.index(name), view) for name, view in opened.items()]
-        if len({len(part) for part in parts}) > 1:
-            counts = ", ".join(str(len(part)) for part in parts)
-            raise InputError(f"All views must have the same entities, but they have {counts} rows.")
-        first, *others = (np.asarray(part, dtype=np.float64) for part in parts)
-        return np.asarray(sum(others, first) / len(parts))
+        return given
+
+    def _find_weights(self, at: int) -> tuple[Array, Array]:
+        """W and c of a view whose part of a sum over the views is X W - c, as `_say` of linear models has it."""
+        raise NotImplementedError
+
+    def _sum_over_views(self, given: Mapping[str, object]) -> Array:
+        """What the views say of the same entities, summed as in a federation: by secure sums if the fit has them."""
+        data = {}
+        for at, name in enumerate(self.view_names_):
+            if given[name] is not None:
+                data[name] = WeightedView(self._open_own(at, given[name]), *self._find_weights(at))
+        result = run(SumViews(), InProcess(data), rounds=0, seed=0, secure=secure_from(self.secure))
+        return np.asarray(result.state.T, dtype=np.float64)
 
     def _open_rows(self, views: Mapping[str, object], ids: Mapping[str, Any] | None) -> dict[str, OpenView]:
         """New rows of some views, with the columns of the fit."""
@@ -68,6 +117,10 @@ class ViewEstimator(FederatedEstimator):
 
     def _say_of(self, at: int, source: object) -> Array:
         """What a view says of the entities in a table, if that is one of the view's."""
+        return self._say(at, self._open_own(at, source))
+
+    def _open_own(self, at: int, source: object) -> Any:
+        """The rows of a table, if that is one of the view's."""
         name = self.view_names_[at]
         X = (source if isinstance(source, OpenView) else self._open_rows({name: source}, None)[name]).X
         if X.shape[1] != self.n_features_[at]:
@@ -76,4 +129,37 @@ class ViewEstimator(FederatedEstimator):
             raise InputError(
                 f"View {name!r} contains NaN or infinity; impute the values, or give None for the whole view."
             )
-        return self._say(at, X)
+        return X
+
+
+def prepare_view(view: ViewSource, secret: str, *, gaps: bool = False, present: object = None) -> object:
+    """What a client of a view is opened with: files stay closed until then."""
+    if isinstance(view.source, RemoteTable):
+        return view.source  # its site has the ids, the secret and the held-out rows
+    open_entities: Callable[[], Entities] = partial(_open_entities, view, secret, gaps, present)
+    return open_entities if is_lazy(view.source) else open_entities()
+
+
+def _open_entities(given: ViewSource, secret: str, gaps: bool, present: object) -> Entities:
+    """The view in the common order. With `gaps`, entities may be missing: those of a mask, or rows of NaN."""
+    if gaps:
+        view = open_view(given.source, given.ids, gaps=True)
+        mask = find_present(Entities(view.X, present=None if present is None else np.asarray(present, dtype=bool)))
+        if given.rows is None:
+            return Entities(view.X, view.ids, secret, None, mask)
+        at = np.maximum(given.rows, 0)  # the ids were matched: which of them a view lacks is in the mask
+        return Entities(select_rows(view.X, at), None, secret, None, (given.rows >= 0) & mask[at])
+    view = given.open()
+    held = None if given.held_out is None else open_view(given.held_out)
+    if held is None:
+        return Entities(view.X, view.ids, secret)
+    if held.X.shape[1] != view.X.shape[1]:
+        raise InputError(f"The held_out rows have {held.X.shape[1]} features, but the view has {view.X.shape[1]}.")
+    return Entities(view.X, view.ids, secret, match_columns(held.X, held.names, view.names, "held_out"))
+
+
+def count_features(sources: Mapping[str, ViewSource], components: list[Array]) -> list[int]:
+    """How many features each view has: by its components (k, N_i), or by what a remote site said of its table."""
+    if components:
+        return [part.shape[1] for part in components]
+    return [one.source.n_features if isinstance(one.source, RemoteTable) else 0 for one in sources.values()]

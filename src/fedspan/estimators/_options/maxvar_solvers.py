@@ -6,11 +6,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import inf
 from typing import Any
 
-from fedspan.algorithms import AltMaxVar, CuteMaxVar, MaxVarDavidson, MaxVarKrylov, Mvlsa
+from fedspan.algorithms import AltMaxVar, CuteMaxVar, KeptMaxVar, MaxVarDavidson, MaxVarKrylov, Mvlsa
+from fedspan.algorithms.gcca.kept_maxvar import Missing
 from fedspan.channel import IDENTITY, Channel, delta, only, pack, quantize
 from fedspan.core.protocol import Server
 from fedspan.errors import InputError
-from fedspan.estimators._options.common_parameters import BITS_ON_LINKS, MAX_ROUNDS, N_COMPONENTS
+from fedspan.estimators._options.common_parameters import BITS_ON_LINKS, MAX_ROUNDS
 from fedspan.estimators.launch import set_options, warn_caller
 from fedspan.estimators.parameters import about, is_whole
 from fedspan.secure.masking import Secure
@@ -23,13 +24,16 @@ MAXVAR_SOLVERS: dict[str, type[Server[Any]]] = {
     "mvlsa": Mvlsa,
 }
 _BITS = 3  # of cutemaxvar
+_LEAST_ROUNDED = 1e-14  # a tol below that leaves nothing to round
 
 
 @dataclass(eq=False, repr=False)
 class MaxVarParameters:
     """What can be asked of a solver of MAX-VAR GCCA."""
 
-    n_components: int = field(default=2, metadata=N_COMPONENTS)
+    n_components: int | str = field(
+        default=2, metadata=about("How many components to compute.", least=1, choices=("auto",))
+    )
     _: KW_ONLY
     solver: str | Server[Any] = field(
         default="auto",
@@ -52,8 +56,28 @@ class MaxVarParameters:
     first_bits: int | None = field(
         default=8, metadata=about("Bits of the first exchange of cutemaxvar.", least=2, most=16, example=8)
     )
-    ridge: float = field(
-        default=0.0, metadata=about("Added to the squared singular values of every view.", least=0, below=inf)
+    start: str | None = field(
+        default=None,
+        metadata=about(
+            "Where altmaxvar and cutemaxvar begin: random weights, or the paper's start by mvlsa.",
+            choices=("random", "mvlsa"),
+            example="mvlsa",
+        ),
+    )
+    ridge: float | str = field(
+        default=0.0,
+        metadata=about(
+            "Added to the squared singular values of every view.",
+            least=0,
+            below=inf,
+            choices=("auto",),
+        ),
+    )
+    folds: int | None = field(
+        default=None,
+        metadata=about(
+            "Parts of the entities that are held out in turn, to see how well views agree.", least=2, example=5
+        ),
     )
     center: bool = field(
         default=True, metadata=about("Whether each client subtracts its features' means, which it does not show.")
@@ -75,26 +99,53 @@ class MaxVarParameters:
     )
 
 
-def check_not_secure(secure: bool | Secure) -> None:
-    """Refuse secure aggregation, which would hide what the model consists of."""
-    if secure:
+@dataclass(frozen=True)
+class Settled:
+    """What is known before the solver runs: K and the ridge (in units of each view's mean eigenvalue if `relative`).
+
+    `kept`: the weights stay at the clients, because sums are secure or views lack entities. `missing` says what
+    becomes of entities that some views lack.
+    """
+
+    k: int
+    ridge: float
+    relative: bool = False
+    kept: bool = False
+    missing: Missing = "none"
+
+
+def check_kept_options(asked: MaxVarParameters, secure: bool | Secure, missing: Missing) -> bool:
+    """Whether the weights stay at the clients; refuse options that then cannot be."""
+    if not secure and missing == "none":
+        return False
+    what = "With secure" if secure else f"With missing={missing!r}"
+    if asked.solver not in ("auto", "krylov") or asked.local_solver != "exact" or asked.start is not None:
         raise InputError(
-            "secure cannot be used here: weights_ belong to single views, and secure aggregation would hide them. "
-            "Leave it out, or use DeepFederatedGCCA, whose networks stay at their clients."
+            f"{what} only solver='krylov' can run, because the others show what single views say; leave solver, "
+            "local_solver and start out."
         )
+    if asked.patience is not None:
+        raise InputError(
+            f"{what} patience cannot be used, because it looks at what single views say of rows held out; leave it out."
+        )
+    return True
 
 
-def choose_maxvar_solver(asked: MaxVarParameters) -> tuple[Server[Any], int | str | None, str]:
+def choose_maxvar_solver(asked: MaxVarParameters, known: Settled) -> tuple[Server[Any], int | str | None, str]:
     """The solver with all its options, its bits, and why it was chosen."""
     solver, why = _pick_maxvar(asked)
+    if known.kept:
+        solver, why = KeptMaxVar(missing=known.missing), "it is exact, and leaves the weights at the clients"
     bits = fill_in_bits(solver, asked.bits)
-    _check_bits(solver, bits, asked.tol)
+    _check_bits(solver, bits, asked)
+    _check_start(solver, asked)
     options: dict[str, object] = {
-        "k": int(asked.n_components),
+        "k": known.k,
         "tol": asked.tol,
         "center": asked.center,
         "scale": asked.scale,
-        "ridge": float(asked.ridge),
+        "ridge": float(known.ridge),
+        "relative": known.relative,
         "patience": asked.patience or 0,
         "last": int(asked.max_rounds),
     }
@@ -102,8 +153,11 @@ def choose_maxvar_solver(asked: MaxVarParameters) -> tuple[Server[Any], int | st
         options["local"] = asked.local_solver
         options["steps"] = int(asked.local_steps)
         options["batch"] = int(asked.batch_size or 0)
+        options["start"] = asked.start or "random"
     if isinstance(solver, MaxVarKrylov):
-        options["rounded"] = bits == "auto"
+        options["rounded"] = bits is not None
+        if is_whole(bits):
+            options["grid"] = int(bits)
     return set_options(solver, options), bits, why
 
 
@@ -117,10 +171,11 @@ def _pick_maxvar(asked: MaxVarParameters) -> tuple[Server[Any], str]:
         return asked.solver, "as requested"
     if asked.solver != "auto":
         return MAXVAR_SOLVERS[asked.solver](), "as requested"
-    if is_whole(asked.bits):
-        return CuteMaxVar(), "a number of bits was requested"
     if asked.local_solver != "exact":
-        return AltMaxVar(), f"local_solver={asked.local_solver!r} was requested"
+        kind = CuteMaxVar if is_whole(asked.bits) else AltMaxVar
+        return kind(), f"local_solver={asked.local_solver!r} was requested"
+    if is_whole(asked.bits) and asked.tol < _LEAST_ROUNDED:
+        return CuteMaxVar(), "krylov rounds by tol, and all rounds were requested"
     return MaxVarKrylov(), "it is exact and needs few rounds"
 
 
@@ -129,21 +184,30 @@ def fill_in_bits(solver: Server[Any], bits: int | str | None) -> int | str | Non
     return _BITS if bits is None and isinstance(solver, CuteMaxVar) else bits
 
 
-def _check_bits(solver: Server[Any], bits: int | str | None, tol: float) -> None:
+def _check_start(solver: Server[Any], asked: MaxVarParameters) -> None:
+    """Refuse a start that a solver does not have."""
+    if asked.start is not None and not (isinstance(asked.solver, str) and isinstance(solver, AltMaxVar)):
+        raise InputError(
+            f"start={asked.start!r} is for solver='altmaxvar' or 'cutemaxvar', given by name; leave it out."
+        )
+
+
+def _check_bits(solver: Server[Any], bits: int | str | None, asked: MaxVarParameters) -> None:
     """Refuse bits that a solver cannot use; warn of too few."""
-    krylov = isinstance(solver, MaxVarKrylov)
+    krylov, tol = isinstance(solver, MaxVarKrylov), asked.tol
     names = (name for name, kind in MAXVAR_SOLVERS.items() if type(solver) is kind)
     name = next(names, type(solver).__name__)
-    if bits == "auto":
-        if not krylov or tol < 1e-14:
-            raise InputError(
-                f"bits='auto' is for solver 'krylov' or 'davidson' with tol above 1e-14, not for {name!r} with "
-                f"tol={tol:g}; give a number of bits."
-            )
-    elif bits is not None and not isinstance(solver, CuteMaxVar):
-        hint = "use bits='auto' and the tol that is enough" if krylov else "use solver='cutemaxvar'"
-        raise InputError(f"bits={bits!r} is for solver 'cutemaxvar', not for {name!r}; {hint}.")
-    if bits == 2:
+    if (bits == "auto" and not krylov) or (bits is not None and krylov and tol < _LEAST_ROUNDED):
+        raise InputError(
+            f"bits={bits!r} is for solver 'krylov' or 'davidson' with tol above 1e-14, not for {name!r} with tol="
+            f"{tol:g}; raise tol, or use solver='cutemaxvar' with a number of bits."
+        )
+    if bits is not None and not krylov and not isinstance(solver, CuteMaxVar):
+        raise InputError(
+            f"bits={bits!r} is for solver 'krylov', 'davidson' or 'cutemaxvar', not for {name!r}; leave bits out, or "
+            "use solver='cutemaxvar'."
+        )
+    if bits == 2 and isinstance(solver, CuteMaxVar):
         warn_caller("2 bits leave one level on each side of zero, and the run may diverge; use 3.")
 
 

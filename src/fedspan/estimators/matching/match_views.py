@@ -43,6 +43,7 @@ class Matching:
             process finds what "psi" finds.
         secret: The clients' common secret, if they have one.
         how: "intersection", or "union" for models that can do with missing entities.
+        gaps: Whether views may lack entities: rows of missing values.
         compare: Whether an order that is only compared is compared here; some models do it themselves.
     """
 
@@ -53,6 +54,7 @@ class Matching:
     engine: Engine | Callable[..., Engine] | None = None
     ledger: Ledger | None = None
     retries: int = RETRIES
+    gaps: bool = False
 
 
 def match_views(
@@ -64,7 +66,7 @@ def match_views(
         raise InputError(f"match must be one of 'psi', 'digest' and 'order', but is {matching.match!r}.")
     if any(isinstance(view.source, RemoteTable) for view in views.values()):
         return views, None
-    opened = {name: _open_with_ids(name, view) for name, view in views.items() if _may_have_ids(view)}
+    opened = {name: _open_with_ids(name, view, matching.gaps) for name, view in views.items() if _may_have_ids(view)}
     without = [name for name in views if name not in opened or opened[name].ids is None]
     if without:
         _refuse_or_warn_without_ids(views, without, matching)
@@ -101,9 +103,9 @@ def _may_have_ids(view: ViewSource) -> bool:
     return view.ids is not None or (isinstance(view.source, Prepared) and view.source.preparation.id is not None)
 
 
-def _open_with_ids(name: str, view: ViewSource) -> OpenView:
+def _open_with_ids(name: str, view: ViewSource, gaps: bool) -> OpenView:
     with blame_client(name):
-        return open_view(view.source, view.ids)
+        return open_view(view.source, view.ids, gaps=gaps)
 
 
 def _check_ids(name: str, view: OpenView) -> list[object]:
