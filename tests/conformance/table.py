@@ -101,6 +101,14 @@ def labelled_views() -> Any:
     return {name: (X[:, i:12:5], y) for i, name in enumerate(hospitals())}
 
 
+ON_PARTS = (Limit(0.5, (1.0, -1.0), ((0,), (1,))), Limit(0.9, (1.0,), ((1,),)))
+
+
+def in_parts(make: Any = labelled) -> Any:
+    """The same with a part for each row."""
+    return {name: (X, y, None, np.arange(len(y)) % 2, 2) for name, (X, y) in make().items()}
+
+
 def measured() -> Any:
     """The rows of `labelled`, with a count for each that depends on two features."""
     rng = np.random.default_rng(9)
@@ -209,6 +217,15 @@ TABLE: dict[str, Row] = {
     "vertical ssca as printed": Row(
         VerticalSsca(NET, batch=10, rounds=5, objective="norm", limits=(Limit(0.6),), paper=True, exchange="each"),
         clients=labelled_views,
+        angle=None,
+    ),
+    "ssca with limits on parts": Row(
+        Ssca(NET, batch=2, rounds=6, limits=ON_PARTS, validation=0.2), rounds=6, clients=in_parts, angle=None
+    ),
+    "vertical ssca with limits on parts": Row(
+        VerticalSsca(NET, batch=10, rounds=6, limits=ON_PARTS, validation=0.2),
+        rounds=6,
+        clients=lambda: in_parts(labelled_views),
         angle=None,
     ),
     "vertical ssca scaled": Row(

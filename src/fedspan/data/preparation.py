@@ -33,7 +33,9 @@ class Preparation:
     missing: str = "refuse"
     fill: Mapping[str, float] = field(default_factory=dict)
     n_features: int | None = None  # of LIBSVM files, which do not say how wide they are
-    label_everywhere: bool = True  # False: some tables may lack the column of labels
+    label_everywhere: bool = True  # False: some tables may lack the columns of labels, groups and weights
+    group: str | None = None  # a column of groups of rows, a feature only if columns or categories name it
+    weight: str | None = None  # a column of weights of rows, never a feature
 
     def __post_init__(self) -> None:
         if self.missing not in MISSING:
@@ -43,6 +45,15 @@ class Preparation:
             raise InputError(
                 f'fill is used only with missing = "mean", but missing is {self.missing!r}. Change it, or omit fill.'
             )
+        roles = {"id": self.id, "label": self.label, "weight": self.weight}
+        if self.group is not None:
+            roles["group"] = self.group
+        taken: dict[str, str] = {}
+        for role, name in roles.items():
+            if name is not None and name in taken:
+                raise InputError(f"Column {name!r} cannot be both the {taken[name]} and the {role}; name another one.")
+            if name is not None:
+                taken[name] = role
         for name, words in self.categories.items():
             if name in (self.id, self.label):
                 raise InputError(f"Column {name!r} is the id or the label, so it cannot be a category. Leave it out.")
@@ -76,18 +87,23 @@ class Layout:
         twice = [name for name, count in Counter(available).items() if count > 1]
         if twice:
             raise InputError(f"Column names must differ, but {twice[0]!r} occurs twice. Rename one of them.")
-        apart = [name for name in (preparation.id, preparation.label) if name is not None]
+        roles = (preparation.id, preparation.label, preparation.group, preparation.weight)
+        apart = [name for name in roles if name is not None]
         required = [name for name in apart if name == preparation.id or preparation.label_everywhere]
         for name in [*required, *(preparation.columns or ()), *preparation.categories]:
             if name not in available:
                 raise unknown_column_error(name, available)
         chosen = available if preparation.columns is None else preparation.columns
         self.apart = [name for name in apart if name in available]  # ids and labels
-        self.features = [name for name in chosen if name not in apart]
+        named = {*(preparation.columns or ()), *preparation.categories}
+        kept = preparation.group if preparation.group in named else None  # a group's column that is a feature, too
+        self.features = [name for name in chosen if name not in apart or name == kept]
         lost = [name for name in preparation.categories if name not in self.features]
         if lost:
             raise InputError(f"Column {lost[0]!r} is a category, but it is not among the chosen columns. Add it.")
-        self.text = {*self.apart, *preparation.categories}
+        self.text = {name for name in self.apart if name != preparation.weight} | {*preparation.categories}
+        if kept is not None and kept not in preparation.categories:
+            self.text.discard(kept)  # numbers
         self.rows = 0
         self._missing: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
@@ -124,7 +140,7 @@ class Layout:
         if self.preparation.missing != "drop":
             return X, apart
         for column in apart.values():
-            complete &= np.array([value is not None for value in column], dtype=bool)
+            complete &= np.array([value is not None and value == value for value in column], dtype=bool)
         if complete.all():
             return X, apart
         return X[complete], {name: column[complete] for name, column in apart.items()}

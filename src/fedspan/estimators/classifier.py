@@ -18,6 +18,7 @@ from fedspan.core.protection import RETRIES
 from fedspan.data.clients import open_clients
 from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
+from fedspan.estimators._bases.beside_rows import join_weights, read_weights, split_groups
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
 from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
@@ -27,10 +28,10 @@ from fedspan.estimators._options.classifier_methods import (
     build_network,
     build_private_method,
     choose_method,
-    name_limits,
     read_bounds,
 )
 from fedspan.estimators.launch import count_sharers, secure_from
+from fedspan.estimators.limit_requests import find_group_column, plan_limits, read_limits
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.swish import Swish
@@ -61,9 +62,13 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         early_stopping: Whether to stop when the held-out loss falls no more (auto): after six halvings of the step.
         calibrate: Whether to fit a temperature to the held-out rows (auto), so that probabilities mean what they say.
         cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this (ssca): U in (40) of the paper.
-        limits: Limits on the mean losses of groups of rows: pairs (coefficients by group, bound), which mean
-            Σ coefficient · (mean loss of the group) ≤ bound, for example ({"women": 1, "men": -1}, 0.02). The groups of
-            the rows are given to `fit`.
+        limits: Limits on the mean losses of all rows, of groups or of classes, and on gaps between groups. Each is a
+            mapping: {"on": "cost", "at_most": 0.13}, {"on": "group", "column": "sex", "gap": 0.02}
+            or with "at_most" (of one "group"), {"on": "class", "class": "ill", "recall": 0.9} or with "at_most"; or any
+            combination of groups, {"on": "group", "column": "sex", "coefficients": {"f": 1, "m": -1}, "at_most": 0.02},
+            for short ({"f": 1, "m": -1}, 0.02) if the groups are given to `fit`. All but recall bound mean losses; a
+            recall is reached by a bound on the loss of its class. They are verified over all training rows, and looked
+            at on the rows that `validation` holds out.
         class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
             mapping from class to weight. In a federation, "balanced" takes one more sum: the rows of each class. With
             privacy it weighs by noised counts, for 1 % of the budget, and row_norm bounds the weighted gradient.
@@ -86,6 +91,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         coef_: All parameters as one vector.
         scaling_: How columns are scaled, as a `Scaling` (z = clip((x - mean)·slope, ±bound)); None: they are not.
         verified_: The left-hand side of every limit over all training rows, by its name.
+        limits_: Of every limit, as a `LimitOutcome`: its value over the training rows and over the rows held out, and
+            whether it is met by each.
         evaluation_: How the model does on held-out rows (auto), as an `Evaluation`: accuracy, loss, confusion matrix
             and calibration curve, summed over all clients; None without held-out rows.
         converged_: Whether all limits hold and every loss was finite; with "auto", whether the held-out rows stopped
@@ -117,6 +124,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         ys: ClientData | None = None,
         *,
         groups: ClientData | None = None,
+        sample_weight: ClientData | None = None,
         min_clients: int | None = None,
         retries: int = RETRIES,
         ledger: Ledger | None = None,
@@ -127,12 +135,18 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             Xs: One entry per client; rows are samples.
             ys: One entry per client: the label of each row. A client need not have seen all classes. In a federation
                 the labels are at the sites, and `ys` is left out.
-            groups: One entry per client: the group of each row, for `limits`.
+            groups: One entry per client: the group of each row, for `limits`; None: they are in the column that a
+                limit names, which is then no feature unless the preparation of the tables names it.
+            sample_weight: One entry per client: the weight of each row's loss; only relative sizes count. None: 1.
             min_clients: Go on if at least this many clients answer; by default all must.
             retries: How often a client that did not answer is asked again. With privacy nothing is repeated.
             ledger: Where to write what happens; by default a new `Ledger`.
         """
         check_parameters(self)
+        requests = read_limits(self.limits)
+        column = find_group_column(requests)
+        if column is not None and groups is None:
+            Xs, groups = split_groups(Xs, column)
         data, schema = open_clients(Xs)
         ledger = ledger if ledger is not None else Ledger()
         options = FitOptions(ledger, retries, min_clients)
@@ -150,15 +164,25 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             raise InputError("The labels of every client's rows are missing; call fit(Xs, ys).")
         else:
             labels, codes = encode_labels(match_to_rows(ys, data, "labels"))
+        given_weight = {}
+        if sample_weight is not None:
+            if is_remote(data):
+                raise InputError("sample_weight cannot be given for sites of a federation, whose rows stay there.")
+            given_weight = read_weights(sample_weight, data)
+        limits = plan_limits(requests, parts, labels)
+        if is_remote(data) and limits.classes:
+            rows = {name: table.tell(limited=list(limits.classes)) for name, table in tables.items()}
         network = self._make_network(labels)
         extras = {} if self.local_steps is None else {"steps": self.local_steps}
         prior = read_bounds(self.standardize, schema.n_features) if self.model is None else None
-        chosen = choose_method(self, ROW_METHODS, network, name_limits(self.limits, parts), extras, prior)
+        chosen = choose_method(self, ROW_METHODS, network, limits.limits, extras, prior)
         method, plan, secure = chosen.method, None, secure_from(self.secure)
 
         def label_all(weight: Mapping[str, Array]) -> dict[str, object]:
+            weight = join_weights(weight, given_weight)
+            number = {name: limits.number(codes[name], part.get(name)) for name in data}
             return {
-                name: _label_rows(source, network, codes[name], weight.get(name), part.get(name), len(parts) or 1)
+                name: _label_rows(source, network, codes[name], weight.get(name), number[name], limits.parts)
                 for name, source in data.items()
             }
 
@@ -233,7 +257,10 @@ def _label_rows(
         return partial(_open_labelled, source, network, y, weight, part, parts)
     if isinstance(network, TorchModel):
         if weight is not None:
-            raise InputError("class_weight is for the built-in network; weigh the loss in the torch model's Problem.")
+            raise InputError(
+                "class_weight and sample_weight are for the built-in network; weigh the loss in the torch model's "
+                "Problem."
+            )
         return TorchRows(network, source, y, part)
     return (source, y, weight, part, parts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,11 +14,13 @@ from fedspan._types import Array
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
 from fedspan.data.clients import name_clients, open_client
+from fedspan.data.ids_and_labels import check_weights
 from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
+from fedspan.estimators._bases.beside_rows import join_weights, scale_weights, split_groups
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
-from fedspan.estimators._bases.labels import encode_labels, tell_labels, weigh_rows
+from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
 from fedspan.estimators._options.classifier_methods import (
     VIEW_METHODS,
     ViewClassifierParameters,
@@ -27,6 +29,13 @@ from fedspan.estimators._options.classifier_methods import (
     read_bounds,
 )
 from fedspan.estimators.gcca import NO_PRIVACY_OF_VIEWS
+from fedspan.estimators.limit_requests import (
+    LimitPlan,
+    LimitRequest,
+    find_group_column,
+    plan_limits,
+    read_limits,
+)
 from fedspan.estimators.parameters import check_parameters
 
 
@@ -51,6 +60,8 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         early_stopping: Whether to stop when the held-out loss falls no more (auto): after six halvings of the step.
         calibrate: Whether to fit a temperature to the held-out rows (auto), so that probabilities mean what they say.
         cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this (ssca).
+        limits: Limits on the mean losses of all rows, of groups or of classes, and on gaps between groups, as in
+            `FederatedClassifier`. A column of groups is in one of the views, or several that agree.
         class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
             mapping from class to weight.
         exchange: What is exchanged: "sum" shows only sums over the clients, "each" what every client contributes, to
@@ -65,7 +76,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
 
     Attributes:
         views_: The number of features of each client, by its name.
-        classes_, coef_, scaling_, evaluation_, verified_, converged_, history_: As in `FederatedClassifier`.
+        classes_, coef_, scaling_, evaluation_, verified_, limits_, converged_, history_: As in `FederatedClassifier`.
         n_features_in_, n_samples_, n_clients_, n_rounds_, ledger_, seed_: As in `FederatedPCA`.
 
     Examples:
@@ -84,21 +95,39 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
     task: ClassVar[str] = "vertical-classifier"
     learned: ClassVar[tuple[str, ...]] = (*OF_CLASSIFIERS, "views_")
 
-    def fit(self, views: ClientData, y: object = None, *, retries: int = RETRIES, ledger: Ledger | None = None) -> Self:
+    def fit(
+        self,
+        views: ClientData,
+        y: object = None,
+        *,
+        groups: object = None,
+        sample_weight: object = None,
+        retries: int = RETRIES,
+        ledger: Ledger | None = None,
+    ) -> Self:
         """Learn from the views and the labels that all clients know.
 
         Parameters:
             views: One entry per client: some columns of the same rows in the same order.
             y: The label of each row. In a federation every site has them, as in the paper, and `y` is left out.
+            groups: The group of each row, for `limits`, which all clients know; None: they are in the column that a
+                limit names, in one of the views, and are then no feature.
+            sample_weight: The weight of each row's loss; only relative sizes count. None: 1.
             retries: How often a client that did not answer is asked again.
             ledger: Where to write what happens; by default a new `Ledger`.
         """
         check_parameters(self)
+        requests = read_limits(self.limits)
+        column = find_group_column(requests)
+        if column is not None and groups is None:
+            views, found = split_groups(views, column, of_views=True)
+            groups = next(iter(found.values()))
         data, widths = _open_views(views)
         options = FitOptions(ledger if ledger is not None else Ledger(), retries)
-        labels, given, rows = self._label_views(data, y, options)
+        beside = _Beside(requests, groups, sample_weight)
+        labels, given, rows, limits = self._label_views(data, y, beside, options)
         extras, prior = {"exchange": self.exchange}, read_bounds(self.standardize, sum(widths.values()))
-        chosen = choose_method(self, VIEW_METHODS, build_network(self, len(labels)), extras=extras, prior=prior)
+        chosen = choose_method(self, VIEW_METHODS, build_network(self, len(labels)), limits.limits, extras, prior)
         result = self._run(
             chosen.method,
             given,
@@ -114,9 +143,9 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         return self
 
     def _label_views(
-        self, data: Mapping[str, Any], y: object, options: FitOptions
-    ) -> tuple[list[Any], dict[str, object], int]:
-        """The classes, what each client is made of, and how many rows there are."""
+        self, data: Mapping[str, Any], y: object, beside: _Beside, options: FitOptions
+    ) -> tuple[list[Any], dict[str, object], int, LimitPlan]:
+        """The classes, what each client is made of, how many rows there are, and the limits."""
         if is_remote(data):
             labels, tables = tell_labels(
                 data, self.class_weight, lambda counting, told: self._count_classes(counting, told, options)
@@ -127,7 +156,14 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
                     f"All views must have the same rows, but they have {counts} rows; match the rows by their ids "
                     "first."
                 )
-            return labels, dict(tables), next(iter(counts.values()))
+            if beside.groups is not None or beside.weight is not None:
+                raise InputError(
+                    "groups and sample_weight cannot be given for sites of a federation, whose rows stay there."
+                )
+            limits = plan_limits(beside.requests, [], labels)
+            if limits.classes:
+                tables = {name: table.tell(limited=list(limits.classes)) for name, table in tables.items()}
+            return labels, dict(tables), next(iter(counts.values())), limits
         if y is None:
             raise InputError("The labels of the rows are missing; call fit(views, y).")
         labels, codes = encode_labels({"all": np.asarray(y).reshape(-1)})
@@ -138,8 +174,21 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
                     f"All views must have the same rows, one for each of the {len(code)} labels, but client {name!r} "
                     f"has {source.shape[0]} rows; match the rows by their ids first."
                 )
-        weight = weigh_rows(self.class_weight, labels, codes).get("all")
-        return labels, {name: (X, code, weight) for name, X in data.items()}, len(code)
+        whole = {"all": code}
+        groups: list[Any] = []
+        group = None
+        if beside.groups is not None:
+            groups, numbers = encode_labels(match_to_rows({"all": beside.groups}, whole, "groups"), least=1)
+            group = numbers["all"]
+        given = {}
+        if beside.weight is not None:
+            weights = match_to_rows({"all": beside.weight}, whole, "weights")
+            given = scale_weights({"all": check_weights(weights["all"], "sample_weight")})
+        weight = join_weights(weigh_rows(self.class_weight, labels, codes), given).get("all")
+        limits = plan_limits(beside.requests, groups, labels)
+        part = limits.number(code, group)
+        made = {name: (X, code, weight, part, limits.parts) for name, X in data.items()}
+        return labels, dict(made), len(code), limits
 
     def predict_proba(self, views: ClientData) -> Array:
         """The probability of each class, (n, L), from the same views as were learned from."""
@@ -159,6 +208,14 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
     def predict(self, views: ClientData) -> Array:
         """The most probable class of each row."""
         return self.classes_[self.predict_proba(views).argmax(axis=1)]
+
+
+class _Beside(NamedTuple):
+    """What is known of the rows beside the views."""
+
+    requests: tuple[LimitRequest, ...]
+    groups: object
+    weight: object
 
 
 def _open_views(views: ClientData) -> tuple[dict[str, Any], dict[str, int]]:

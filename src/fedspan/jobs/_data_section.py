@@ -32,6 +32,7 @@ class DataTable(TypedDict, total=False):
     columns: list[str]
     id: str
     label: str
+    weight: str
     categories: list[str] | dict[str, list[str]]
     missing: str
     fill: dict[str, float]
@@ -57,6 +58,7 @@ KEYS: dict[str, tuple[type, ...]] = {
     "columns": (list,),
     "id": (str,),
     "label": (str,),
+    "weight": (str,),
     "categories": (list, dict),
     "missing": (str,),
     "fill": (dict,),
@@ -112,6 +114,11 @@ def check_data(task: str, data: DataTable) -> None:
         raise InputError(f"data.{over} is missing; list one file per client, or give a table name = path.")
     if TASKS[task].learns_label and "label" not in data and not _is_at_sites(data[over]):
         raise InputError(f"data.label is missing; name the column that holds {TASKS[task].label_words}.")
+    if "weight" in data:
+        if not TASKS[task].learns_label:
+            raise InputError(f"data.weight is for tasks that learn labels, and {task!r} does not; leave it out.")
+        if _is_at_sites(data[over]):
+            raise InputError("data.weight is not for federations, whose sites read no weights for jobs; leave it out.")
     if over == "views":
         if "columns" in data:
             raise InputError(
@@ -129,8 +136,8 @@ def _is_at_sites(places: list[TablePlace] | dict[str, TablePlace]) -> bool:
     return all(isinstance(place, str) and place.startswith("flare://") for place in named)
 
 
-def read_preparation(task: str, data: DataTable) -> Preparation:
-    """Read how the tables are to be prepared, as far as the job file says it."""
+def read_preparation(task: str, data: DataTable, group: str | None = None) -> Preparation:
+    """Read how the tables are to be prepared, as far as the job file says it; `group`: the column that limits name."""
     columns, given = data.get("columns"), data.get("categories", [])
     categories: Mapping[str, Sequence[str]] = given if isinstance(given, dict) else dict.fromkeys(given, ())
     try:
@@ -143,6 +150,8 @@ def read_preparation(task: str, data: DataTable) -> Preparation:
             fill={name: float(value) for name, value in data.get("fill", {}).items()},
             n_features=data.get("n_features"),
             label_everywhere=TASKS[task].over == "clients",
+            group=group,
+            weight=data.get("weight"),
         )
     except InputError as error:
         raise InputError(f"[data]: {error}") from None
@@ -154,6 +163,7 @@ def write_preparation(given: Preparation) -> dict[str, object]:
         "columns": given.columns,
         "id": given.id,
         "label": given.label,
+        "weight": given.weight,
         "categories": dict(given.categories) or None,
         "missing": given.missing if given.missing != "refuse" else None,
         "fill": dict(given.fill) or None,

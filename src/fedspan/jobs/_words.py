@@ -13,6 +13,7 @@ SAYS: dict[str, dict[str, str]] = {
         "columns": "the features; default: all columns",
         "id": "a column of ids: left out of the features, and compared between views",
         "label": "the column of classes or targets: learned by classifiers and regressions, left out by the others",
+        "weight": "a column of weights of rows, at least 0: left out of the features",
         "held_out": "other common rows of each view, for job.patience",
         "categories": "columns of words: a list (their words are agreed on), or a table column = [words]",
         "missing": "what becomes of missing values: refused, their rows dropped, or filled with the common means",

@@ -20,7 +20,8 @@ import scipy.sparse as sp
 
 from fedspan._types import Array, Matrix
 from fedspan.algorithms._pytorch import import_torch
-from fedspan.algorithms.learning._samples import Limit, check_finite_rows, check_labels
+from fedspan.algorithms.learning._samples import check_finite_rows, check_labels
+from fedspan.algorithms.learning.limits import Limit
 from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.errors import InputError
 from fedspan.numerics.operators import HeldMatrix

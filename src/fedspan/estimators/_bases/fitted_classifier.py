@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan._types import Array
 from fedspan.algorithms.learning.count_samples import CountClasses
 from fedspan.algorithms.learning.held_out import Evaluation
+from fedspan.algorithms.learning.limits import LimitOutcome
 from fedspan.algorithms.learning.local_ssca import LocalSscaState
 from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.algorithms.learning.training_guard import HeldOutGuard
@@ -25,6 +26,7 @@ from fedspan.estimators._bases.export import network_to_onnx
 from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, FederatedEstimator, FitOptions
 from fedspan.estimators._options.classifier_methods import ChosenMethod
 from fedspan.estimators.launch import warn_caller
+from fedspan.estimators.limit_requests import judge_limits
 from fedspan.numerics.operators import HeldMatrix
 from fedspan.numerics.surrogate import CERTIFIED
 from fedspan.numerics.swish import to_floats
@@ -33,6 +35,7 @@ OF_CLASSIFIERS = (
     "coef_",
     "evaluation_",
     "labels_",
+    "limits_",
     "scaling_",
     "verified_",
     *OF_TABLES,
@@ -109,6 +112,7 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         """Keep the verified left-hand sides of the limits; whether all limits hold."""
         state, limits = result.state, chosen.limits
         self.verified_: dict[str, float] = {}
+        self.limits_: list[LimitOutcome] = []
         if not limits:
             return True
         if not len(state.best):
@@ -118,8 +122,9 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
                     "2 rounds or more."
                 )
             return bool(state.failed)
-        bounds = np.array([limit.bound for limit, _ in limits])
-        names = [name for _, name in limits]
+        bounds = np.array([limit.limit.bound for limit in limits])
+        names = [limit.name for limit in limits]
+        self.limits_ = judge_limits(limits, state.verified[1:], state.held_out)
         self.verified_ = {name: float(v) for name, v in zip(names, state.verified[1:] + bounds, strict=True)}
         broken = [name for name, value in zip(names, state.verified[1:], strict=True) if value > 0]
         if broken:
@@ -127,6 +132,13 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             _warn(
                 f"Some limits do not hold after {result.rounds} rounds ({reached}). The model of least violation is "
                 "kept; raise the bound, rounds, batch_size or hidden."
+            )
+        missed = [outcome for outcome in self.limits_ if outcome.met and outcome.held_out_met is False]
+        if missed:
+            seen = "; ".join(f"{outcome.name}: {outcome.held_out:.4g}" for outcome in missed)
+            _warn(
+                f"Some limits hold over the training rows, but not over those that were held out ({seen}). Few rows "
+                "scatter, and a model may fit its training rows better than others; set a stricter bound to be safe."
             )
         return not broken
 

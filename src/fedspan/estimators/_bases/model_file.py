@@ -12,6 +12,7 @@ from typing import TypedDict
 
 from fedspan._types import Array
 from fedspan.algorithms.learning.held_out import Evaluation
+from fedspan.algorithms.learning.limits import LimitOutcome
 from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.core.checkpoint import build, load_tree
 from fedspan.errors import CheckpointError
@@ -47,6 +48,7 @@ class LearnedValues(TypedDict, total=False):
     feature_names_in_: list[str] | None
     gram_: Array
     intercept_: float
+    limits_: list[LimitOutcome]
     labels_: list[str | int | float | bool]
     mean_: Array
     mean_distance_: float
