@@ -1,6 +1,6 @@
 """Lines in a box, or rows beside printed numbers, as SVG that stands alone: enough for the figures of a paper.
 
-(`fedspan.reports.charts` draws for a report: three curves at most, and colours from the page that it is in.)
+(`fedspan.reports.drawing.charts` draws for a report: three curves at most, and colours from the page that it is in.)
 """
 
 from __future__ import annotations

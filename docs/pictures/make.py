@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 from fedspan import FederatedClassifier, FederatedGCCA, FederatedPCA, FederatedSVD, PersonalizedPCA
 from fedspan._files import write_whole
-from fedspan.reports.charts import draw_curve_chart
+from fedspan.reports.drawing.charts import draw_curve_chart
 
 HERE = Path(__file__).resolve().parent
 COLOURS = ["#2563b8", "#c2570c", "#1a936f", "#8e44ad", "#c0392b", "#16a3b8", "#b8860b", "#d1478c", "#5c6570", "#6a994e"]

@@ -28,7 +28,7 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     "long": ("svd", ["job.solver=ssi", "job.tol=0", "job.max_rounds=90", "job.n_components=9"]),
 }
 PLOTS = {  # at least; what a reader of that report must find
-    "pca": ["Explained variance of each component", "First two components"],
+    "pca": ["Explained variance of each component", "First two components", "Loadings of all features"],
     "svd": ["Share of the sum of squares", "First two components"],
     "gcca": ["KKT violation, by round", "by bytes sent", "Cost, by round", "First two common components"],
     "personalized": ["Map of the clients", "Distance of each client", "Reconstruction error on held-out rows"],
@@ -132,6 +132,10 @@ LOOK = """
 """
 
 
+# Opens all that is folded, and says how many parts that are.
+OPEN = "[...document.querySelectorAll('details')].map(e => e.open = true).length"
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("name", RUNS)
@@ -142,6 +146,7 @@ def test_a_report_as_people_see_it(
     browser.open(page, width, dark=dark)
     assert browser.evaluate("window.innerWidth") == width
     assert browser.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") is dark
+    assert browser.evaluate(OPEN) > 0
     assert browser.evaluate(LOOK) == []
     assert browser.problems == []
     assert browser.fetched == [page.as_uri()]  # the page itself, and nothing else
@@ -152,10 +157,10 @@ def test_a_report_as_people_see_it(
 
 def test_the_audit_opens_from_the_report(browser: Browser, report: Callable[[str], Path]) -> None:
     browser.open(report("audited"), 1280)
-    link = browser.evaluate("document.querySelector('a').href")
+    link = browser.evaluate("document.querySelector('a:not([download])').href")
     assert link == (report("audited").parent / "audit.html").as_uri()
     assert "is known to the server" in browser.evaluate(
-        "document.querySelector('a').closest('p').nextSibling.textContent"
+        "document.querySelector('a:not([download])').closest('p').nextSibling.textContent"
     )
     for width in (1280, 400):
         browser.open(report("audited").parent / "audit.html", width)
@@ -187,5 +192,6 @@ def test_the_demo_as_people_see_it(browser: Browser, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "demo")]).exit_code == 0
     for width in (1280, 400):
         browser.open(tmp_path / "demo" / "report.html", width)
+        browser.evaluate(OPEN)
         assert browser.evaluate(LOOK) == []
     assert tomllib.loads(browser.evaluate("document.querySelector('pre').textContent"))["job"]["task"] == "pca"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import re
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +17,28 @@ import scipy.sparse as sp
 from cli_world import rows, tree, write_csv
 from html_checker import Checker
 
-from fedspan import FederatedPCA, PersonalizedPCA
+from fedspan import FederatedPCA, PersonalizedPCA, RowDP
 from fedspan._types import Arrays
 from fedspan.algorithms.registry import ALGORITHMS
 from fedspan.core.ledger import Exchange, Ledger, Note, RoundEnd, Started
 from fedspan.core.protocol import Client, Server, Streams, task
 from fedspan.data.tables import BatchedRows
 from fedspan.jobs._scores import _sample_rows, load_scores
+from fedspan.jobs.folder import RunFolder
 from fedspan.reports._section import render_course
-from fedspan.reports.charts import draw_bar_chart, draw_curve_chart, draw_line_chart, draw_picture, to_standalone
-from fedspan.reports.client_charts import draw_participation
 from fedspan.reports.disclosure import describe_privacy, describe_solver, describe_task
+from fedspan.reports.drawing.charts import (
+    draw_bar_chart,
+    draw_curve_chart,
+    draw_line_chart,
+    draw_picture,
+    to_standalone,
+)
+from fedspan.reports.drawing.client_charts import draw_participation
 from fedspan.reports.facts import RunFacts
+from fedspan.reports.format import Html, shorten_paths, to_csv
 from fedspan.reports.report import render_report
+from fedspan.reports.verdict import classify_protection
 
 Fedspan = Callable[..., Any]
 PCA = RunFacts("pca")
@@ -37,7 +49,7 @@ def test_the_report_of_a_run(world: Path, fedspan: Fedspan) -> None:
     page = (world / "run" / "report.html").read_text()
     checker = Checker(page)
     assert checker.open == []
-    assert checker.seen.count("svg") == 4  # two courses of KKT, the scree, rows in the first two components
+    assert checker.seen.count("svg") == 5  # two courses of KKT, the scree, rows, loadings
     assert "http" not in page.replace("http-equiv", "")
     assert "2 principal components of 65 rows with 5 features at 2 clients, found in" in page
     assert "Solver: ssi (" in page
@@ -149,7 +161,7 @@ def test_rows_are_where_the_model_puts_them(world: Path, fedspan: Fedspan) -> No
     kept = load_scores(world / "run" / "scores.safetensors")
     assert kept is not None
     for name, X in {"north": rows(0, 40), "south": rows(1, 25)}.items():
-        np.testing.assert_allclose(kept[name], model.transform(X), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(kept.groups[name], model.transform(X), rtol=1e-5, atol=1e-5)
     page = (world / "run" / "report.html").read_text()
     svg = next(svg for svg in re.findall(r"<svg.*?</svg>", page) if "First two components: all 65 rows" in svg)
     paths = ET.fromstring(svg).findall("path")  # noqa: S314
@@ -157,7 +169,7 @@ def test_rows_are_where_the_model_puts_them(world: Path, fedspan: Fedspan) -> No
     places = [np.array(re.findall(r"M([\d.]+) ([\d.]+)h0", path.get("d", "")), dtype=float) for path in paths]
     for name, drawn in zip(("north", "south"), places, strict=True):
         for axis, way in ((0, 1), (1, -1)):  # up is down in SVG
-            assert np.corrcoef(way * drawn[:, axis], kept[name][:, axis])[0, 1] > 0.9999
+            assert np.corrcoef(way * drawn[:, axis], kept.groups[name][:, axis])[0, 1] > 0.9999
     assert "To share this page without them: <code>fedspan report run --without-rows</code>" in page
 
     assert fedspan("report", "run", "--without-rows").exit_code == 0
@@ -378,3 +390,170 @@ def test_a_chart_can_stand_by_itself() -> None:
     style = svg.find("{http://www.w3.org/2000/svg}style")
     assert style is not None
     assert ".bar { fill: var(--blue, #2563b8); }" in (style.text or "")
+
+
+def test_the_answer_comes_first_and_details_are_folded(world: Path, fedspan: Fedspan) -> None:
+    assert fedspan("run", "job.toml", "--set", "job.solver=ssi", "--out", "run").exit_code == 0
+    page = (world / "run" / "report.html").read_text()
+    order = ['class="verdict good"', "Components</h2>", "Protection</h2>", "What was sent</h2>", "Convergence</h2>"]
+    places = [page.index(part) for part in [*order, "<details><summary>All figures", "The job, to repeat"]]
+    assert places == sorted(places)
+    large = page.split('<dl class="figures large">')[1].split("</dl>")[0]
+    assert large.count("<dt>") == 4
+    assert '<span class="badge none">No protection added</span>' in page
+
+
+def test_the_verdict_says_what_went_wrong(world: Path, fedspan: Fedspan) -> None:
+    sets = ["--set", "job.solver=ssi", "--set", "job.max_rounds=1", "--set", "job.tol=1e-9"]
+    assert fedspan("run", "job.toml", *sets, "--out", "run").exit_code == 0
+    page = (world / "run" / "report.html").read_text()
+    verdict = page.split('<div class="verdict ')[1].split("</div>")[0]
+    assert verdict.startswith('caution"')
+    assert "Stopped before reaching tol." in verdict
+    assert ", where tol is 1e-09." in verdict
+    assert "<li>" in verdict  # the warning that the fit gave
+
+
+@pytest.mark.parametrize(
+    ("events", "privacy", "level"),
+    [
+        ([Exchange(1, 1, "gram", ("a",), (1,), (1,), (0.1,))], None, "none"),
+        ([Exchange(1, 1, "gram", ("a",), (1,), (1,), (0.1,), secure=True)], None, "partial"),
+        ([Exchange(1, 1, "gram", ("a",), (1,), (1,), (0.1,), noise=20.0)], RowDP(1.0, 1e-6, 1.0), "strong"),
+        (
+            [Exchange(1, 1, "gram", ("a",), (1,), (1,), (0.1,), noise=20.0)],
+            RowDP(1.0, 1e-6, 1.0, simulate=True),
+            "none",
+        ),
+        ([], None, "none"),
+    ],
+)
+def test_the_badge_says_what_was_sent_not_what_was_asked(
+    events: list[Exchange], privacy: RowDP | None, level: str
+) -> None:
+    ledger = Ledger()
+    for event in events:
+        ledger.add(event)
+    assert classify_protection(ledger, privacy).level == level
+    without = [replace(event, noise=0.0, secure=False) for event in events]
+    plain = Ledger()
+    for event in without:
+        plain.add(event)
+    assert classify_protection(plain, privacy).level == "none"
+
+
+def test_a_page_that_is_passed_on_has_no_folders_of_this_machine(world: Path, fedspan: Fedspan) -> None:
+    table = str(world / "north.csv")
+    sets = ["--set", f"data.clients=['{table}', '{world / 'south.csv'}']", "--transcript"]
+    result = fedspan("run", "job.toml", *sets, "--out", str(world / "deep" / "run"))
+    assert result.exit_code == 0, result.output
+    assert fedspan("audit", str(world / "deep" / "run")).exit_code == 0
+    place = RunFolder(world / "deep" / "run")
+    assert str(world) in place.job.read_text()  # so there was something to leave out
+    page = place.report.read_text()
+    assert str(world) not in page
+    assert "…/north.csv" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('north = "/data/me/my data/north.csv"', 'north = "…/north.csv"'),
+        ("url = 'sqlite:////data/me/a.db?table=x'", "url = 'sqlite:///…/a.db?table=x'"),
+        (r'x = "C:\\Users\\me\\x.csv"', 'x = "…/x.csv"'),
+        ("warning: /srv/a/b.csv has 3 rows", "warning: …/b.csv has 3 rows"),
+        (
+            "and/or, 1 / n, postgresql://host/table, data/x.csv, 3/4",
+            "and/or, 1 / n, postgresql://host/table, data/x.csv, 3/4",
+        ),
+    ],
+)
+def test_folders_of_absolute_paths_are_left_out(text: str, shown: str) -> None:
+    assert shorten_paths(text) == shown
+
+
+def test_tables_and_figures_are_saved_as_they_are_shown(world: Path, fedspan: Fedspan) -> None:
+    sets = ["--set", "job.solver=ssi"]
+    assert fedspan("run", "job.toml", *sets, "--out", "run").exit_code == 0
+    result = fedspan("report", "run", "--figures", "figures")
+    assert result.exit_code == 0, result.output
+    found = {path.name: path.read_bytes() for path in (world / "figures").iterdir()}
+    assert f"{len(found)} figures and tables: figures" in result.stdout
+    drawings = [name for name in found if name.endswith(".svg")]
+    assert len(drawings) == 5
+    for name in drawings:
+        assert ET.fromstring(found[name]).tag.endswith("svg")  # noqa: S314
+        assert found[name.replace(".svg", ".png")].startswith(b"\x89PNG")
+    model = FederatedPCA.load(world / "run" / "model.safetensors")
+    head, *lines = csv.reader(found["loadings.csv"].decode().splitlines())
+    assert head == ["no.", "variance", "cumulative", "largest loadings"]
+    assert [line[1] for line in lines] == [f"{share:.2%}" for share in model.explained_variance_ratio_]
+    clients = [line[0] for line in csv.reader(found["clients.csv"].decode().splitlines())]
+    assert clients == ["client", "north", "south"]
+
+
+def test_figures_without_their_extra_or_their_folder(
+    world: Path, fedspan: Fedspan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fedspan("run", "job.toml", "--out", "run").exit_code == 0
+    (world / "file").write_text("")
+    result = fedspan("report", "run", "--figures", "file/deeper")
+    assert result.exit_code == 2
+    assert "choose another folder" in result.stderr
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    result = fedspan("report", "run", "--figures", "figures")
+    assert result.exit_code != 0
+    assert "pip install 'fedspan[figures]'" in result.stderr
+
+
+def test_no_spreadsheet_takes_a_cell_for_a_formula() -> None:
+    cells = ["=1+1", "+cmd|' /C calc'!A0", "@x", "-2+3", "-0.5", "+1.2e-3", "12 %", Html("<b>=A1</b> &amp; b"), "a\nb"]
+    (row,) = csv.reader(to_csv([cells]).splitlines())
+    assert row == ["'=1+1", "'+cmd|' /C calc'!A0", "'@x", "'-2+3", "-0.5", "+1.2e-3", "12 %", "'=A1 & b", "a\\nb"]
+
+
+def test_rows_are_coloured_by_the_label_if_it_has_few_values(world: Path, fedspan: Fedspan) -> None:
+    classes = np.array(["ill", "well"])
+    for seed, name in enumerate(("north", "south")):
+        X = rows(seed, 30)
+        lines = [",".join([*map(str, row), classes[i % 2], f"p{i}"]) for i, row in enumerate(X)]
+        (world / f"{name}.csv").write_text("\n".join(["a,b,c,d,e,state,person", *lines]))
+    assert (
+        fedspan("run", "job.toml", "--set", "data.label=state", "--set", "data.id=person", "--out", "run").exit_code
+        == 0
+    )
+    kept = load_scores(world / "run" / "scores.safetensors")
+    assert kept is not None
+    assert kept.by == "state"
+    assert sorted(kept.groups) == ["ill", "well"]
+    model = FederatedPCA.load(world / "run" / "model.safetensors")
+    del model.feature_names_in_
+    expected = np.vstack([model.transform(rows(seed, 30)[1::2]) for seed in (0, 1)])
+    np.testing.assert_allclose(kept.groups["well"], expected, rtol=1e-4, atol=1e-4)
+    assert "coloured by state" in (world / "run" / "report.html").read_text()
+    sets = ["--set", "data.label=person", "--set", 'data.columns=["a", "b", "c", "d", "e"]']
+    assert fedspan("run", "job.toml", *sets, "--out", "many").exit_code == 0  # 30 values are too many to tell apart
+    many = load_scores(world / "many" / "scores.safetensors")
+    assert many is not None
+    assert many.by == "client"
+
+
+def test_a_curve_is_drawn_to_its_end() -> None:
+    """What falls to nearly nothing, or to nothing, is not drawn as if it had stopped before."""
+    ys = [4e11, 3.0, 1.099, 0.0]
+    chart = draw_line_chart(range(1, 5), ys, "cost", "round")
+    heights = [float(y) for y in re.findall(r'class="dot" cx="[\d.]+" cy="([\d.]+)"', chart)]
+    assert heights == sorted(heights)
+    assert len(set(heights)) == 4
+    assert heights[2] - heights[1] > 2  # 3.0 and 1.099 are apart
+    assert ">0</text>" in chart
+
+
+@pytest.mark.parametrize("values", [[-1.23456e-5, -1.23e-5], [1.0e12, 1.1e12], [-12345678.0, 5.0]])
+def test_numbers_at_an_axis_are_not_cut(values: list[float]) -> None:
+    names = {"a rather long name of a curve": values, "another long name of a curve": values[::-1]}
+    chart = draw_curve_chart([1, 2], names, "x", "round")
+    for x, text in re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="end">([^<]*)</text>', chart):
+        assert float(x) >= 7.0 * len(text)
+    for x, text in re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="start">([^<]*)</text>', chart):
+        assert float(x) + 6.5 * len(text) <= 360

@@ -19,7 +19,7 @@ from fedspan.audit.findings import (
     list_released,
     list_row_tests,
 )
-from fedspan.reports.charts import draw_line_chart
+from fedspan.reports.drawing.charts import draw_line_chart
 from fedspan.reports.format import escape, format_bytes
 from fedspan.reports.page import (
     render_charts,

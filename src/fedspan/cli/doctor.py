@@ -19,6 +19,7 @@ from fedspan.reports.format import format_count
 GIVES = {
     "data": "Parquet, Arrow and PostgreSQL clients, faster CSV",
     "excel": "Excel files as clients",
+    "figures": "figures of reports as PNG files",
     "privacy": "differential privacy, secure aggregation",
     "flare": "federations over a network (NVIDIA FLARE)",
     "deep": "deep GCCA, torch models as classifiers",

@@ -11,7 +11,7 @@ import typer
 from fedspan._foreign import printable
 from fedspan.jobs.folder import RunFolder, list_runs
 from fedspan.jobs.model import Job
-from fedspan.jobs.runner import rewrite_report
+from fedspan.jobs.runner import rewrite_report, save_figures
 
 
 def report_command(
@@ -22,11 +22,23 @@ def report_command(
             "--without-rows", help="Draw no single rows, so that the page can be shared; default: they are drawn."
         ),
     ] = False,
+    figures: Annotated[
+        Path | None,
+        typer.Option(
+            "--figures",
+            metavar="FOLDER",
+            help="Also write every figure (SVG and PNG) and table (CSV) of the report to this folder; default: none.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write the report of a run again, from the files in its run folder."""
     place = RunFolder.find(folder)
     rewrite_report(place, Job.load(place.job), with_rows=not without_rows)
     typer.echo(f"report: {place.report}")
+    if figures is not None:
+        many = save_figures(place.report, figures)
+        typer.echo(f"{many} figures and tables: {printable(str(figures))}")
 
 
 def runs_command(

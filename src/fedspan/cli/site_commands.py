@@ -13,6 +13,9 @@ from fedspan.deployment.kit import check_certificates, check_may_init, init_site
 from fedspan.deployment.local import end_kit, is_listening, start_kit
 from fedspan.deployment.policy import Policy, read_secret_file
 from fedspan.deployment.site_budget import describe_budget, grant_budget, settle_run
+from fedspan.deployment.site_evidence import collect_evidence, describe_book, verify_book
+from fedspan.deployment.site_rules.book import Book
+from fedspan.deployment.site_rules.pause import Pause
 from fedspan.deployment.site_rules.rosters import Rosters
 from fedspan.deployment.site_rules.shutter import Shutter
 from fedspan.deployment.site_tables.site_check import inspect_table, propose_table, rehearse
@@ -187,6 +190,7 @@ def reopen_table(
     policy = Policy.read(kit)
     if table not in policy.tables:
         raise InputError(f"There is no table {table!r} at this site. {suggest(table, policy.tables)}")
+    Book(kit).write("administrator", act=f"opened table {table} again, which refusals had shut")
     was_shut = Shutter(kit).reopen(table)
     typer.echo(f"table {table} is open{'' if was_shut else ', as it was'}; its refusals are forgotten")
 
@@ -197,7 +201,9 @@ def forget_groups(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The table, by its name in the site's policy.")],
 ) -> None:
     """Let a table be summed with other groups of sites than before. Sums of both kinds may show single sites."""
-    groups = Rosters(kit / "fedspan" / "rosters.json").forget(table, Policy.read(kit).find_table({"name": table}).path)
+    path = Policy.read(kit).find_table({"name": table}).path
+    Book(kit).write("administrator", act=f"forgot the groups of sites with which table {table} was summed")
+    groups = Rosters(kit / "fedspan" / "rosters.json").forget(table, path)
     if groups is None:
         typer.echo(f"table {table} was in no secure sum yet; nothing to forget")
         return
@@ -223,12 +229,63 @@ def show_budget(
 ) -> None:
     """Show the site's privacy budget: what is allowed, spent and reserved, and by which runs; or change it."""
     if grant is not None:
+        Book(kit).write("administrator", act=f"granted epsilon {grant:g}" + (f", delta {delta:g}" if delta else ""))
         grant_budget(kit, grant, delta)
     policy = Policy.read(kit)
     if settle is not None:
+        Book(kit).write("administrator", act=f"freed what run {settle} had reserved of the budget")
         settle_run(policy, settle)
     for line in describe_budget(policy):
         typer.echo(line)
+
+
+@site.command("log")
+def show_log(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's kit.")],
+    run: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Only this run, by the beginning of its name; default: all.")
+    ] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only so many lines from the end; default: all.")] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check that no line was changed; default: show the lines.")
+    ] = False,
+    head: Annotated[
+        str | None,
+        typer.Option(metavar="DIGEST", help="With --verify: a digest noted earlier, which must still be there."),
+    ] = None,
+) -> None:
+    """Show the site's book: what was opened, what left in each answer, what was refused, and what you changed."""
+    if head is not None and not verify:
+        raise InputError("--head needs --verify.")
+    for line in verify_book(kit, head) if verify else describe_book(kit, run, last):
+        typer.echo(line)
+
+
+@site.command("evidence")
+def pack_evidence(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's kit.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run, by the beginning of its name.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to write; it must not exist.")],
+) -> None:
+    """Write what this site knows of a run into a folder for an auditor: orders, certificates and the book; no data."""
+    for name in collect_evidence(kit, run, out):
+        typer.echo(out / name)
+
+
+@site.command("pause")
+def pause_site(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's kit.")],
+    end: Annotated[bool, typer.Option("--end", help="End the pause; default: begin one.")] = False,
+) -> None:
+    """Let no run begin or go on at this site until the pause is ended. Its process and connections stay as they are."""
+    Policy.read(kit)
+    if end:
+        was_paused = Pause(kit).end()
+        typer.echo("the pause is over" if was_paused else "the site was not paused")
+    else:
+        Pause(kit).begin()
+        typer.echo(f"paused; runs that are stopped by it can be resumed after: fedspan site pause {kit} --end")
+    Book(kit).write("administrator", act="ended the pause" if end else "paused the site")
 
 
 @site.command("start")

@@ -17,8 +17,9 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, TypeVar
 
-from fedspan._files import make_private_folder
+from fedspan._files import make_private_folder, write_whole
 from fedspan._foreign import PrintableLog, parse_json
+from fedspan._types import Json
 from fedspan._version import __version__
 from fedspan.channel import wire
 from fedspan.core.checkpoint import build, load_tree, save_tree
@@ -27,6 +28,8 @@ from fedspan.core.snapshot import SiteSnapshot
 from fedspan.deployment.kit_identity import KitIdentity
 from fedspan.deployment.policy import Policy, SiteTable
 from fedspan.deployment.site_rules.asked_questions import QuestionsOnDisk
+from fedspan.deployment.site_rules.book import Book, BookError, BookEvent, list_arrays
+from fedspan.deployment.site_rules.pause import Pause
 from fedspan.deployment.site_rules.rosters import Rosters
 from fedspan.deployment.site_rules.shutter import MOST, Shutter
 from fedspan.deployment.site_rules.verified_rules import AskedOnDisk, check_same_opening
@@ -45,6 +48,7 @@ from fedspan.secure.masking import Party
 from fedspan.secure.opening import RunOpening
 from fedspan.secure.witness import Witness
 
+ORDER = "order.json"  # what a run was opened with, beside what is remembered of it
 _LOG = logging.getLogger("fedspan.site")
 _LOG.addFilter(PrintableLog())
 T = TypeVar("T")
@@ -55,6 +59,7 @@ class SiteService:
 
     def __init__(self, name: str, kit: Path, identity: Identity | None = None) -> None:
         self.name, self.kit, self.shutter = name, kit, Shutter(kit)
+        self.book, self.pause = Book(kit), Pause(kit)
         self.identity = identity or KitIdentity.find(kit)  # with which it signs the keys of verified runs
         self.lock = Lock()  # a late question may meet the next one
         self.open_run: _Run | None = None
@@ -83,12 +88,33 @@ class SiteService:
                 return work()
             except PolicyRefusal as error:
                 _LOG.warning("refused: %s%s", error, f" ({error.__cause__})" if error.__cause__ else "")
+                self._note_refusal(reason=str(error))
                 told: Refusal = {"error": str(error), "input": not error.passing}
                 return json.dumps(told)
             except Exception as error:
                 code, refusal = refuse_without_reason()
                 _LOG.warning("refused [%s]: %s", code, explain(error), exc_info=not isinstance(error, InputError))
+                self._note_refusal(code=code)
                 return self._close_run(json.dumps(refusal))
+
+    def _note_refusal(self, **facts: Json) -> None:
+        """Write a refusal into the book; nothing leaves with it, so a full disk does not change it."""
+        run: dict[str, Json] = (
+            {} if self.open_run is None else {"run": self.open_run.name, "table": self.open_run.table}
+        )
+        try:
+            self.book.write("refused", **run, **facts)
+        except BookError as error:
+            _LOG.error("%s", error)
+
+    def _write_down(self, event: BookEvent, **facts: Json) -> None:
+        """Write into the book what is about to leave; without the book nothing does."""
+        try:
+            self.book.write(event, **facts)
+        except BookError as error:
+            raise PolicyRefusal(
+                "This site cannot keep its book of what leaves, so it answers nothing; its log says why.", passing=True
+            ) from error
 
     def _close_run(self, refusal: str) -> str:
         """Count a refusal; whatever else the run asks is answered by the same one."""
@@ -136,6 +162,7 @@ class SiteService:
 
     def _open(self, text: str) -> str:
         self._forget_run()
+        self.pause.check_running()
         policy = self._read_policy()
         with tell_in_full():
             start = StartMessage.from_json(text)
@@ -151,6 +178,9 @@ class SiteService:
             guard = make_guard(start, policy, budget)  # last: nothing is reserved for a run that is refused
         opening = _Opening(self.name, name, start, policy, lambda: open_client_data(table, start))
         self.open_run = _Run(opening, guard, memory, saved, self._note_not_finite, witness, remember_groups)
+        self._write_down("opened", **_describe_opening(start, name))
+        make_private_folder(memory.folder)
+        write_whole(memory.folder / ORDER, text)
         _LOG.info("opened run %s part %d: %r", start.run, start.part, start.algorithm)
         return json.dumps({"opened": start.run})
 
@@ -180,8 +210,14 @@ class SiteService:
             return self.closed_by
         if self.open_run is None:
             raise PolicyRefusal("A question came before a run was opened. Start or resume it.", passing=True)
+        self.pause.check_running()
         self.shutter.check_open(self.open_run.table)
-        return self.open_run.answer(blob, kept)
+        reply = self.open_run.answer(blob, kept)
+        encoded = wire.encode(reply)
+        facts: dict[str, Json] = {"run": self.open_run.name, "table": self.open_run.table, "task": reply.task}
+        facts |= {"round": reply.round, "arrays": list_arrays(reply.arrays), "bytes": len(encoded)}
+        self._write_down("answered", **facts)
+        return encoded
 
 
 @contextmanager
@@ -268,6 +304,7 @@ class _Run:
         remember_groups: Callable[[], None],
     ) -> None:
         name, self.table, start, self.policy, self.open_data = opening
+        self.name = start.run
         algorithm, plan = start.algorithm, start.plan
         self.kind = algorithm.client
         self.options = algorithm.client_options() | ({"row_norm": plan.row_norm} if plan else {})
@@ -284,8 +321,8 @@ class _Run:
         if saved is not None:
             self.site.restore(saved)
 
-    def answer(self, blob: bytes, kept: int) -> bytes:
-        """Decode, let the site do what is asked, remember, encode."""
+    def answer(self, blob: bytes, kept: int) -> wire.Message:
+        """Decode, let the site do what is asked, remember."""
         with tell_in_full():
             message = wire.decode(blob)
             self._check_asked(message.task)
@@ -300,7 +337,7 @@ class _Run:
         if site.started and (linked or site.state is not self.kept):
             self.memory.keep(message.round, site.snapshot(), kept)  # before the answer leaves
             self.kept = site.state
-        return wire.encode(reply)
+        return reply
 
     def _check_asked(self, task: str) -> None:
         """Refuse what this algorithm does not ask for, or what the site does not answer."""
@@ -309,6 +346,24 @@ class _Run:
         forbidden = self.policy.forbids(task)
         if forbidden is not None:
             raise PolicyRefusal(forbidden)
+
+
+def _describe_opening(start: StartMessage, table: str) -> dict[str, Json]:
+    """What the book says of a run that was opened: who takes part, what is computed, and with which protection."""
+    privacy = start.privacy
+    return {
+        "run": start.run,
+        "part": start.part,
+        "table": table,
+        "order": start.digest.hex(),
+        "algorithm": type(start.algorithm).__name__,
+        "sites": list(start.clients),
+        "rounds": start.rounds,
+        "secure": start.threshold,
+        "verified": start.verified,
+        "epsilon": None if privacy is None else privacy.epsilon,
+        "delta": None if privacy is None else privacy.delta,
+    }
 
 
 def find_versions() -> dict[str, str]:

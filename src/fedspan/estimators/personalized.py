@@ -36,8 +36,8 @@ from fedspan.estimators.parameters import about, check_parameters
 from fedspan.numerics.folds import Folded, Prep
 from fedspan.numerics.stiefel import span_distance
 from fedspan.privacy.request import RowDP
-from fedspan.reports.charts import to_standalone
-from fedspan.reports.client_charts import draw_distances
+from fedspan.reports.drawing.charts import to_standalone
+from fedspan.reports.drawing.client_charts import draw_distances
 
 _SHARES = ((0.01, "local"), (0.4, "mostly local"), (0.6, "half local, half shared"), (0.99, "mostly shared"))
 

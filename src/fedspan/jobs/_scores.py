@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,15 +16,25 @@ import scipy.sparse as sp
 from fedspan._types import Array
 from fedspan.core.checkpoint import build, load_tree, save_tree
 from fedspan.core.run import Engine
+from fedspan.data.clients import open_client
 from fedspan.data.tables import BatchedRows
 from fedspan.errors import CheckpointError
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.jobs.tasks import AnyModel
+from fedspan.reports.drawing.scatter import COLOURS
+from fedspan.reports.facts import Scores
 
 if TYPE_CHECKING:
     from fedspan.jobs.model import Job
 
 _POINTS = 4000  # in all; every client gets its part of them
+
+
+class _Kept(TypedDict):
+    """The file of scores."""
+
+    by: str
+    groups: dict[str, Array]
 
 
 class WatchedEngine:
@@ -40,22 +50,45 @@ class WatchedEngine:
 
 
 def keep_scores(path: Path, job: Job, model: AnyModel, data: Mapping[str, object]) -> None:
-    """Write the first two coordinates of some rows of each client, if they may be shown and there are two."""
+    """Write the first two coordinates of some rows of each client, if they may be shown and there are two.
+
+    The rows are grouped by the job's label where that has few values, and else by client.
+    """
     if not isinstance(model, FederatedPCA) or job.privacy or job.secure.get("enabled") or len(model.components_) < 2:
         return
     most = max(1, _POINTS // max(1, len(data)))
     W = model.components_[:2].T / model.scale_[:, None]
-    scores = {name: _sample_rows(source() if callable(source) else source, most) @ W for name, source in data.items()}
+    rows = {name: _sample_rows(source() if callable(source) else source, most) for name, source in data.items()}
     shift = model.mean_ @ W
-    save_tree(
-        path, "table of scores", {name: np.asarray(rows - shift, dtype=np.float32) for name, rows in scores.items()}
-    )
+    scores = {name: np.asarray(X @ W - shift, dtype=np.float32) for name, X in rows.items()}
+    labelled = _group_by_label(job, scores) if job.label else None
+    kept = Scores("client", scores) if labelled is None else labelled
+    save_tree(path, "table of scores", {"by": kept.by, "groups": dict(kept.groups)})
+
+
+def _group_by_label(job: Job, scores: Mapping[str, Array]) -> Scores | None:
+    """The same coordinates by the label of their rows; None if there are too many labels to tell them apart."""
+    groups: dict[str, list[Array]] = {}
+    for name, source in job.sources().items():
+        labels = open_client(name, source, in_batches=True).labels
+        if labels is None:
+            return None
+        for label, row in zip(labels[_pick_rows(len(labels), len(scores[name]))], scores[name], strict=True):
+            groups.setdefault(str(label), []).append(row)
+        if len(groups) > COLOURS:
+            return None
+    return Scores(str(job.label), {label: np.stack(groups[label]) for label in sorted(groups)})
+
+
+def _pick_rows(n: int, most: int) -> Array:
+    """The rows that are shown, evenly from the first to the last."""
+    return np.linspace(0, n - 1, min(n, most)).astype(int)
 
 
 def _sample_rows(X: Any, most: int) -> Array:
     """Take at most that many rows, evenly from the first to the last, as float64."""
     n = X.shape[0]
-    chosen = np.linspace(0, n - 1, min(n, most)).astype(int)
+    chosen = _pick_rows(n, most)
     if isinstance(X, BatchedRows):  # rows that are not in memory
         kept, start = [], 0
         for batch in X.batches():
@@ -67,11 +100,13 @@ def _sample_rows(X: Any, most: int) -> Array:
     return np.asarray(rows, dtype=np.float64)
 
 
-def load_scores(path: Path) -> dict[str, Array] | None:
+def load_scores(path: Path) -> Scores | None:
     """Read what was kept, if anything was."""
     if not path.exists():
         return None
-    scores = build(dict[str, Array], load_tree(path, "table of scores"))
-    if any(rows.ndim != 2 or rows.shape[1] != 2 for rows in scores.values()):
+    tree = load_tree(path, "table of scores")
+    whole = tree if isinstance(tree.get("by"), str) else {"by": "client", "groups": tree}  # 0.1 knew clients only
+    kept = build(_Kept, whole)
+    if any(rows.ndim != 2 or rows.shape[1] != 2 for rows in kept["groups"].values()):
         raise CheckpointError(f"{path} must hold two coordinates of each row. Delete it: the report can do without it.")
-    return scores
+    return Scores(kept["by"], kept["groups"])

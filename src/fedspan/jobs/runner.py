@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from fedspan._files import write_whole
@@ -25,6 +26,7 @@ from fedspan.jobs.folder import RunFolder, received_nothing
 from fedspan.jobs.tasks import TASKS, AnyModel, rounds_limit, tolerance
 from fedspan.jobs.watching import Outlook, Progress, Silence
 from fedspan.reports.report import render_report
+from fedspan.reports.saved_files import list_saved_files
 
 if TYPE_CHECKING:
     from fedspan.jobs.model import Job
@@ -87,6 +89,18 @@ def update_report(folder: RunFolder, job: Job, ledger: Ledger, model: AnyModel, 
     write_whole(folder.report, render_report(model, ledger, job.facts(folder), load_scores(folder.scores), with_rows))
 
 
+def save_figures(report: Path, folder: Path) -> int:
+    """Write the figures and tables of a report as files of their own, and say how many there are."""
+    files = list_saved_files(report.read_text(encoding="utf-8"), with_png=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            write_whole(folder / name, data, public=True)
+    except OSError as error:
+        raise InputError(f"Cannot write to {folder}: {error.strerror}; choose another folder.") from None
+    return len(files)
+
+
 def _fit(folder: RunFolder, job: Job, progress: Progress | None, ledger: Ledger) -> AnyModel:
     """Fit the job's model; its warnings are shown at once (before a budget is spent), and noted in the ledger."""
     if job.timeout is not None or job.table is not None:
@@ -98,7 +112,8 @@ def _fit(folder: RunFolder, job: Job, progress: Progress | None, ledger: Ledger)
     checkpoint = Checkpoint(folder.checkpoint, job.checkpoint_every)
     engine = WatchedEngine(partial(InProcess, transcript=folder.transcript) if job.transcript else InProcess)
     model = task.estimator(**job.options(), checkpoint=checkpoint, engine=engine)
-    given, named = task.arguments(job.prepare(ledger, engine))
+    ready = job.prepare(ledger, engine)
+    given, named = task.arguments(ready)
     with _pass_on_warnings(progress) as warned:
         stop = Stop(checkpoint, quiet=shown.shows_notice)
         outlook = Outlook(
@@ -114,7 +129,7 @@ def _fit(folder: RunFolder, job: Job, progress: Progress | None, ledger: Ledger)
             model.fit(*given, **{**named, **job.answer_options(), "ledger": ledger})
     for text in warned:
         ledger.add(Note(f"warning: {text}"))
-    keep_scores(folder.scores, job, model, engine.data)
+    keep_scores(folder.scores, ready, model, engine.data)
     return model
 
 

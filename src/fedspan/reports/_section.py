@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from fedspan._types import Array
 from fedspan.core.ledger import Ledger
-from fedspan.reports.charts import draw_curve_chart
+from fedspan.reports.drawing.charts import draw_curve_chart
+from fedspan.reports.facts import Scores
 from fedspan.reports.format import format_number
 from fedspan.reports.page import render_figure
 
@@ -43,7 +43,7 @@ class ShownRows:
 
     left_out: bool
     protected: bool
-    scores: Mapping[str, Array] | None
+    scores: Scores | None
     command: str
 
     @property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedspan._types import Array
 from fedspan.privacy.request import RowDP
 
 
@@ -32,3 +34,16 @@ class RunFacts:
     def hides_rows(self) -> bool:
         """Whether nobody is to see single rows, or a single client's part."""
         return self.privacy is not None or self.secure
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Where some rows lie in the first two components, in groups that are drawn in different colours.
+
+    Parameters:
+        by: What a group is: "client", or the name of the column of labels.
+        groups: The coordinates (n, 2) of each group's rows.
+    """
+
+    by: str
+    groups: Mapping[str, Array]

@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedspan._foreign import printable
+
+_FORMULA = ("=", "+", "-", "@")  # how a cell begins that a spreadsheet would compute
+_FOLDERS = re.compile(
+    r"""(?<=["'])(?:[A-Za-z]:)?[\\/][^"'\n]*[\\/](?=[^"'\n])"""  # in quotes, where names may have spaces
+    r"""|(?<![\w…:/.~-])(?:[A-Za-z]:)?(?:[\\/]{1,2}[^\s"'<>\\/?]+)+[\\/]{1,2}(?=[^\s"'<>\\/?])"""
+    r"""|(?<=sqlite:///)/[^\s"'?]*/"""
+)
+_FILE_WORDS = 8  # of a caption in a file's name
+_TAG = re.compile(r"<[^>]*>")
+_NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?\s?%?")
+
+
+class Html(str):
+    """Text that is already escaped."""
 
 
 def escape(text: str) -> str:
     """Text for a page: no character of it is taken for HTML, and none that cannot be seen acts on the reader."""
     return html.escape(printable(text, lines=True))
+
+
+def shorten_paths(text: str) -> str:
+    """The text with the folders of absolute paths left out, because a page is passed on."""
+    return _FOLDERS.sub("…/", text)
+
+
+def to_file_name(caption: str) -> str:
+    """A name for a file, made of the words of a caption."""
+    words = re.findall(r"[a-z0-9]+", caption.lower())
+    return "-".join(words[:_FILE_WORDS]) or "figure"
+
+
+def to_csv(rows: Iterable[Sequence[str]]) -> str:
+    """Rows of cells (text, or HTML of ours) as a CSV file whose cells no spreadsheet takes for formulas."""
+    file = io.StringIO()
+    csv.writer(file).writerows([_to_cell(text) for text in row] for row in rows)
+    return file.getvalue()
+
+
+def _to_cell(text: str) -> str:
+    plain = printable(html.unescape(_TAG.sub("", text)) if isinstance(text, Html) else text)
+    return f"'{plain}" if plain[:1] in _FORMULA and not _NUMBER.fullmatch(plain) else plain
 
 
 def format_bytes(n: float) -> str:

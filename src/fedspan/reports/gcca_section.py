@@ -9,10 +9,10 @@ import numpy as np
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
 from fedspan.reports._section import IterativeModel, Metrics, ShownRows, build_iterative_section, render_course
-from fedspan.reports.charts import draw_bar_chart
+from fedspan.reports.drawing.charts import draw_bar_chart
+from fedspan.reports.drawing.scatter import draw_scatter
 from fedspan.reports.format import format_count
 from fedspan.reports.page import render_charts, render_figure, render_table
-from fedspan.reports.scatter import draw_scatter
 
 _ENTITIES = 4000  # points of a scatter plot
 _LISTED = 10  # components in the table of correlations

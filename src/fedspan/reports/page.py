@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from fedspan.reports.charts import CHART_STYLE
-from fedspan.reports.format import escape
+from fedspan.reports.drawing.charts import CHART_STYLE, to_standalone
+from fedspan.reports.format import Html, escape, to_csv, to_file_name
 
 # What a browser may do with a page: show its own style. No script runs and nothing is fetched or sent, even if some
 # value came onto the page unescaped.
@@ -23,6 +24,21 @@ body { margin: 0 auto; max-width: 1080px; padding: 24px 16px 48px; background: v
 h1 { font-size: 1.5rem; margin: 0 0 4px; } h2 { font-size: 1.1rem; margin: 32px 0 8px; }
 p { margin: 0 0 12px; max-width: 75ch; } .soft, figcaption { color: var(--soft); font-size: .9rem; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(136px, 1fr)); gap: 8px; margin: 16px 0; }
+.figures.large { grid-template-columns: repeat(auto-fit, minmax(min(150px, 45%), 1fr)); }
+.figures.large dd { font-size: 1.6rem; line-height: 1.3; }
+.verdict { border-left: 5px solid var(--soft); background: var(--card); border-radius: 4px 8px 8px 4px; margin: 12px 0;
+  padding: 10px 14px; }
+.verdict p, .verdict ul { margin-bottom: 0; } .verdict.good { border-color: var(--p2); }
+.verdict.caution { border-color: var(--orange); } .verdict strong { margin-right: 6px; }
+.badge { display: inline-block; padding: 1px 10px; border-radius: 12px; border: 1px solid var(--soft);
+  margin-right: 8px; font-size: .9rem; font-weight: 600; white-space: nowrap; }
+.badge.strong { border-color: var(--p2); color: var(--p2); }
+.badge.partial { border-color: var(--blue); color: var(--blue); }
+.badge.none { border-color: var(--orange); color: var(--orange); }
+details { margin: 12px 0; border-top: 1px solid var(--rule); padding-top: 8px; }
+summary { cursor: pointer; font-size: 1.1rem; font-weight: 600; } details > h2:first-of-type { margin-top: 12px; }
+.save { font-size: .8rem; margin: 6px 0 0; text-align: right; max-width: none; }
+.table + .save { margin: 2px 4px 12px; }
 .figures div, figure, .table { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; }
 .figures div { padding: 8px 12px; } .figures dt { color: var(--soft); font-size: .82rem; }
 .figures dd { margin: 0; font-size: 1.1rem; font-variant-numeric: tabular-nums; }
@@ -31,11 +47,6 @@ figure { margin: 0; padding: 12px; } figcaption { margin-bottom: 6px; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(84px, 1fr)); gap: 8px; }
 .pictures figure { padding: 8px; text-align: center; } .pictures figcaption { margin: 4px 0 0; }
 svg { display: block; width: 100%; height: auto; } svg.chart { max-width: 460px; margin: 0 auto; }
-.legend { font-size: .85rem; margin: 6px 0 0; }
-.legend i { display: inline-block; width: 10px; height: 10px; border-radius: 5px; }
-.k0 { background: var(--blue); } .k1 { background: var(--orange); } .k2 { background: var(--p2); }
-.k3 { background: var(--p3); } .k4 { background: var(--p4); } .k5 { background: var(--p5); }
-.k6 { background: var(--p6); } .k7 { background: var(--soft); }
 .meter { display: inline-block; width: 48px; height: 8px; margin-right: 8px; background: var(--rule); }
 .meter span { display: block; height: 8px; background: var(--blue); }
 a { color: var(--blue); } code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
@@ -72,32 +83,48 @@ def render_notes(notes: Iterable[str]) -> str:
     return f"<ul>{''.join(items)}</ul>"
 
 
-class Html(str):
-    """Text that is already escaped."""
-
-
-def render_key_figures(figures: dict[str, str]) -> str:
+def render_key_figures(figures: dict[str, str], *, large: bool = False) -> str:
     """Key figures, each with its label."""
     items = (f"<div><dt>{escape(label)}</dt><dd>{escape(text)}</dd></div>" for label, text in figures.items())
-    return f'<dl class="figures">{"".join(items)}</dl>'
+    return f'<dl class="figures{" large" if large else ""}">{"".join(items)}</dl>'
 
 
 def render_figure(caption: str, svg: str) -> str:
-    """A drawing with its caption."""
-    return f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>"
+    """A drawing with its caption, and a link that saves it as a file of its own."""
+    link = _render_save_link(f"{to_file_name(caption)}.svg", "image/svg+xml", to_standalone(svg), "SVG")
+    return f"<figure><figcaption>{escape(caption)}</figcaption>{svg}{link}</figure>"
 
 
-def render_table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int], kind: str = "") -> str:
-    """Rows of text; the columns in `numbers` to the right. Of kind "wordy", the last column is a sentence."""
+def render_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int], kind: str = "", save_as: str = ""
+) -> str:
+    """Rows of text; the columns in `numbers` to the right. Of kind "wordy", the last column is a sentence.
+
+    `save_as`: a name, under which a link saves the table as a CSV file.
+    """
 
     def cell(tag: str, column: int, text: str) -> str:
         kind = ' class="number"' if column in numbers else ""
         return f"<{tag}{kind}>{text if isinstance(text, Html) else escape(text)}</{tag}>"
 
+    body = [list(row) for row in rows]
     lines = ["".join(cell("th", i, text) for i, text in enumerate(head))]
-    lines += ["".join(cell("td", i, text) for i, text in enumerate(row)) for row in rows]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="table"><table class="{kind}">{body}</table></div>'
+    lines += ["".join(cell("td", i, text) for i, text in enumerate(row)) for row in body]
+    drawn = "".join(f"<tr>{line}</tr>" for line in lines)
+    link = _render_save_link(f"{save_as}.csv", "text/csv", to_csv([head, *body]), "CSV") if save_as else ""
+    return f'<div class="table"><table class="{kind}">{drawn}</table></div>{link}'
+
+
+def _render_save_link(name: str, kind: str, content: str, says: str) -> str:
+    """A link that saves what is in it: nothing is fetched, and no script runs."""
+    data = b64encode(content.encode()).decode()
+    where = f'download="{escape(name)}" href="data:{kind};charset=utf-8;base64,{data}"'
+    return f'<p class="save"><a {where}>Save as {says}</a></p>'
+
+
+def render_details(summary: str, body: str, *, open_: bool = False) -> str:
+    """A part of the page that is folded until someone opens it."""
+    return f"<details{' open' if open_ else ''}><summary>{escape(summary)}</summary>{body}</details>"
 
 
 def render_charts(figures: Iterable[str]) -> str:

@@ -10,11 +10,11 @@ from fedspan._types import Array
 from fedspan.core.ledger import Ledger
 from fedspan.reports._components import FeatureModel, list_loadings, render_pictures
 from fedspan.reports._section import IterativeModel, Metrics, ShownRows, build_iterative_section, list_sizes
-from fedspan.reports.charts import draw_curve_chart
-from fedspan.reports.client_charts import draw_distances
+from fedspan.reports.drawing.charts import draw_curve_chart
+from fedspan.reports.drawing.client_charts import draw_distances
+from fedspan.reports.drawing.scatter import draw_client_map
 from fedspan.reports.format import escape, format_count, format_number
 from fedspan.reports.page import render_charts, render_figure, render_table
-from fedspan.reports.scatter import draw_client_map
 
 _MAPPED = 300  # clients on the map
 _FARTHEST, _NEAREST = 5, 3  # clients in the table of distances

@@ -9,21 +9,28 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from fedspan._types import Array
 from fedspan._version import __version__
 from fedspan.core.ledger import Ledger
 from fedspan.reports._section import FittedModel, Section, ShownRows, collect_course, last_metrics
-from fedspan.reports.charts import draw_curve_chart, draw_line_chart
 from fedspan.reports.disclosure import describe_privacy, describe_solver
-from fedspan.reports.facts import RunFacts
-from fedspan.reports.format import accuracy_of, escape, format_bytes, format_count, format_duration
+from fedspan.reports.drawing.charts import draw_curve_chart, draw_line_chart
+from fedspan.reports.facts import RunFacts, Scores
+from fedspan.reports.format import accuracy_of, escape, format_bytes, format_count, format_duration, shorten_paths
 from fedspan.reports.gcca_section import GCCA
 from fedspan.reports.learning_section import CLASSIFIER, VERTICAL
 from fedspan.reports.models.regression_section import REGRESSION
-from fedspan.reports.page import render_charts, render_figure, render_key_figures, render_notes, render_page
+from fedspan.reports.page import (
+    render_charts,
+    render_details,
+    render_figure,
+    render_key_figures,
+    render_notes,
+    render_page,
+)
 from fedspan.reports.personalized_section import PERSONALIZED
 from fedspan.reports.spectral_section import PCA, SVD
-from fedspan.reports.traffic import render_audit_link, render_clients, render_exchanges
+from fedspan.reports.traffic import collect_parts, render_audit_link, render_clients, render_exchanges
+from fedspan.reports.verdict import classify_protection, list_warnings, render_protection, render_verdict
 
 _PASSWORD = re.compile(r"(://[^:/@\s\"]*):[^@\s\"]+@")  # of a database
 _DECADES = 20.0  # a cost whose largest is more than so many times its median is drawn on a log scale
@@ -43,7 +50,7 @@ def render_report(
     model: FittedModel,
     ledger: Ledger,
     facts: RunFacts,
-    scores: Mapping[str, Array] | None = None,
+    scores: Scores | None = None,
     with_rows: bool = True,
 ) -> str:
     """The report as HTML.
@@ -52,23 +59,37 @@ def render_report(
         model: The fitted model, of the kind that `facts.task` names.
         ledger: What happened in the run.
         facts: What was asked for.
-        scores: By client, rows (n, 2) in the first two components, to be drawn.
+        scores: Rows in the first two components, to be drawn.
         with_rows: False draws no single rows, so that the page can be shared.
     """
     section = SECTIONS[facts.task]
     duration = f"in {format_count(model.n_rounds_, 'round')}"
     summary = section.summarize(model, duration) + _describe_count(ledger)
+    last = last_metrics(ledger)
+    seed = model.seed_ if facts.seed is None else facts.seed
     parts = [
         f"<h1>{escape(section.title)}</h1><p>{escape(summary)}</p>",
-        f"<p>{escape(describe_solver(ledger))}</p>" if ledger.started else "",
-        render_key_figures(_list_run_figures(section, model, ledger, facts)),
-        f"<p><strong>Privacy:</strong> {escape(describe_privacy(ledger, facts.privacy))}</p>",
-        f"<h2>Convergence</h2>{_render_convergence(section, model, ledger)}",
+        render_verdict(
+            section.describe_outcome(model, last),
+            _describe_accuracy(section, model, last),
+            model.converged_,
+            list_warnings(ledger),
+        ),
+        render_key_figures(_list_large_figures(section, model, ledger), large=True),
         section.render_body(model, ledger, _choose_rows(facts, scores, with_rows)),
-        f"<h2>What each exchange showed to the server</h2>{render_exchanges(ledger)}{render_audit_link(facts.folder)}",
-        f"<h2>Clients</h2>{render_clients(ledger)}",
-        f"<h2>Notes</h2>{render_notes(ledger.notes)}" if ledger.notes else "",
-        _render_job(facts, model.seed_ if facts.seed is None else facts.seed),
+        "<h2>Protection</h2>" + render_protection(classify_protection(ledger, facts.privacy)),
+        f"<p>{escape(describe_privacy(ledger, facts.privacy))}</p>",
+        f"<h2>What was sent</h2>{render_exchanges(ledger)}{render_audit_link(facts.folder)}",
+        f"<h2>Convergence</h2>{_render_convergence(section, model, ledger)}",
+        "<h2>Details</h2>",
+        render_details("All figures of the run", render_key_figures(_list_run_figures(section, model, ledger, facts))),
+        render_details(
+            f"The {format_count(len(collect_parts(ledger)), 'client')} one by one",
+            render_clients(ledger),
+            open_=any(part.answered < part.asked for part in collect_parts(ledger).values()),
+        ),
+        render_details("Notes and versions", _render_method(ledger)) if ledger.notes or ledger.started else "",
+        render_details("The job, to repeat the run", _render_job(facts, seed)),
         _render_footer(facts),
     ]
     return render_page("fedspan report", parts)
@@ -79,8 +100,8 @@ def describe_outcome(task: str, model: FittedModel, ledger: Ledger) -> str:
     return SECTIONS[task].describe_outcome(model, last_metrics(ledger))
 
 
-def _choose_rows(facts: RunFacts, scores: Mapping[str, Array] | None, with_rows: bool) -> ShownRows:
-    place = "DIR" if facts.folder is None else shlex.quote(str(facts.folder))
+def _choose_rows(facts: RunFacts, scores: Scores | None, with_rows: bool) -> ShownRows:
+    place = "DIR" if facts.folder is None else shlex.quote(facts.folder.name)
     return ShownRows(not with_rows, facts.hides_rows, scores, f"fedspan report {place} --without-rows")
 
 
@@ -92,6 +113,38 @@ def _describe_count(ledger: Ledger) -> str:
     if count.hidden:
         return f" The noise hides the number of rows: it is {count.figure()}."
     return f" The number of rows is a noised count, {count.figure()}."
+
+
+def _list_large_figures(section: Section[Any], model: FittedModel, ledger: Ledger) -> dict[str, str]:
+    """The figures that a reader looks for first: what was found, in how much data, in how many rounds and bytes."""
+    found = section.list_key_figures(model, last_metrics(ledger))
+    sizes = section.list_sizes(model)
+    if ledger.counted:
+        sizes["rows"] = ledger.counted.figure()
+    return {
+        **dict(list(found.items())[:1]),
+        **dict(list(sizes.items())[:1]),
+        "rounds": f"{model.n_rounds_:,}",
+        "sent, up and down": format_bytes(ledger.bytes_up + ledger.bytes_down),
+    }
+
+
+def _describe_accuracy(section: Section[Any], model: FittedModel, last: Mapping[str, float]) -> str:
+    """How near the end was to a solution, beside the tolerance that was asked for."""
+    kind, error = accuracy_of(last)
+    tol = section.get_tol(model)
+    if math.isnan(error):
+        return ""
+    name = "KKT violation" if kind == "KKT" else section.change
+    asked = f", where tol is {tol:g}" if tol > 0 else ""
+    shown = f"{error:.2e}" if error >= _LEAST_ERROR else f"below {_LEAST_ERROR:g}"
+    return f" {name[:1].upper()}{name[1:]}: {shown}{asked}."
+
+
+def _render_method(ledger: Ledger) -> str:
+    """Which solver ran and why, and what the run noted."""
+    notes = render_notes(shorten_paths(note) for note in ledger.notes) if ledger.notes else ""
+    return f"<p>{escape(describe_solver(ledger))}</p>{notes}"
 
 
 def _list_run_figures(section: Section[Any], model: FittedModel, ledger: Ledger, facts: RunFacts) -> dict[str, str]:
@@ -128,8 +181,7 @@ def _render_convergence(section: Section[Any], model: FittedModel, ledger: Ledge
         metric, name = "kkt", "KKT violation"
     rounds, values, sent = collect_course(ledger, metric)
     if len(rounds) > 1:
-        errors = [max(error, _LEAST_ERROR) for error in values[metric]]
-        charts += _draw_both(rounds, sent, errors, name, section.get_tol(model))
+        charts += _draw_both(rounds, sent, values[metric], name, section.get_tol(model))
     if charts:
         return render_charts(charts)
     if model.n_rounds_ == 1:
@@ -140,8 +192,7 @@ def _render_convergence(section: Section[Any], model: FittedModel, ledger: Ledge
 def _draw_metric(rounds: Sequence[int], sent: Sequence[float], values: Sequence[float], caption: str) -> list[str]:
     """A metric by round and by bytes; on a log scale if a plain one would show its largest values only."""
     if min(values) >= 0 and max(values) > _DECADES * median(values) > 0:
-        least = max(values) / 1e6  # a batch may be learned to a loss of nearly 0
-        return _draw_both(rounds, sent, [max(y, least) for y in values], caption, 0.0)
+        return _draw_both(rounds, sent, values, caption, 0.0)
     by_round = draw_curve_chart(rounds, {caption: values}, caption, "round")
     by_bytes = draw_curve_chart(sent, {caption: values}, caption, "bytes sent, up and down", in_bytes=True)
     return [render_figure(f"{caption}, by round", by_round), render_figure(f"{caption}, by bytes sent", by_bytes)]
@@ -162,11 +213,12 @@ def _render_job(facts: RunFacts, seed: int) -> str:
     if facts.privacy is not None and not facts.privacy.simulate:
         noise = " The noise cannot be repeated, because every client drew its own in secret."
     if not facts.job_text:
-        return f"<h2>Repeat the run</h2><p>Fit the same data with random_state={escape(str(seed))}.{noise}</p>"
-    text = _PASSWORD.sub(r"\1:…@", facts.job_text)
+        return f"<p>Fit the same data with random_state={escape(str(seed))}.{noise}</p>"
+    text = shorten_paths(_PASSWORD.sub(r"\1:…@", facts.job_text))
     return (
-        f"<h2>The job</h2><p>Seed {escape(str(seed))}. To repeat the run, save this as job.toml and run "
-        f"<code>fedspan run job.toml</code> with the versions listed in the notes.{noise}</p><pre>{escape(text)}</pre>"
+        f"<p>Seed {escape(str(seed))}. To repeat the run, save this as job.toml, write the folders of your files where "
+        "“…” stands for them, and run <code>fedspan run job.toml</code> with the versions listed in the notes."
+        f"{noise}</p><pre>{escape(text)}</pre>"
     )
 
 

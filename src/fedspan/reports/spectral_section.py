@@ -9,12 +9,12 @@ import numpy as np
 
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
-from fedspan.reports._components import FeatureModel, list_loadings, render_pictures
+from fedspan.reports._components import FeatureModel, find_arrows, list_loadings, render_loadings, render_pictures
 from fedspan.reports._section import IterativeModel, Metrics, Section, ShownRows, build_iterative_section, list_sizes
-from fedspan.reports.charts import draw_bar_chart
+from fedspan.reports.drawing.charts import draw_bar_chart
+from fedspan.reports.drawing.scatter import draw_scatter
 from fedspan.reports.format import escape, format_count
 from fedspan.reports.page import render_charts, render_figure, render_table
-from fedspan.reports.scatter import draw_scatter
 
 _DETERMINED = 0.1  # an angle from which on a component is not said to be found
 
@@ -43,7 +43,8 @@ def _build_spectral_section(title: str, noun: str, share: str, what: str) -> Sec
     def render_body(model: SpectralModel, ledger: Ledger, rows: ShownRows) -> str:
         ratio = model.explained_variance_ratio_
         scree = render_figure(
-            f"{what} of each component, in percent of the total", draw_bar_chart(ratio.tolist(), what, "component")
+            f"{what} of each component (bars) and of all up to it (line), in percent of the total",
+            draw_bar_chart(ratio.tolist(), what, "component", cumulative=True),
         )
         table = [
             [str(i + 1), f"{ratio[i]:.2%}", f"{ratio[: i + 1].sum():.2%}", loadings]
@@ -52,12 +53,15 @@ def _build_spectral_section(title: str, noun: str, share: str, what: str) -> Sec
         scatter, note = _render_scatter(model, rows)
         return (
             f"<h2>Components</h2>{_describe_angles(model.component_angles_)}"
-            f'{render_charts([scree, scatter])}<p class="soft">{note}</p>'
-            f"{render_pictures(model, model.components_)}<h2>Largest loadings</h2>"
-            + render_table(["no.", share, "cumulative", "largest loadings"], table, numbers={1, 2})
+            f"{render_charts([scree, scatter, render_loadings(model, model.components_)])}"
+            f'<p class="soft">{note}</p>{render_pictures(model, model.components_)}<h2>Largest loadings</h2>'
+            + render_table(["no.", share, "cumulative", "largest loadings"], table, {1, 2}, save_as="loadings")
         )
 
-    return build_iterative_section(title, summarize, list_sizes, _list_gap, render_body)
+    def list_key_figures(model: SpectralModel, last: Metrics) -> dict[str, str]:
+        return {f"{share} explained": f"{model.explained_variance_ratio_.sum():.1%}", **_list_gap(model, last)}
+
+    return build_iterative_section(title, summarize, list_sizes, list_key_figures, render_body)
 
 
 def _render_scatter(model: SpectralModel, rows: ShownRows) -> tuple[str, str]:
@@ -70,10 +74,14 @@ def _render_scatter(model: SpectralModel, rows: ShownRows) -> tuple[str, str]:
         return "", "Rows are not drawn: a scatter plot needs two components."
     if not rows.scores:
         return "", "Rows are not drawn: they stayed with the clients, and are not stored with this run."
-    drawn, ratio = sum(map(len, rows.scores.values())), model.explained_variance_ratio_
+    drawn, ratio = sum(map(len, rows.scores.groups.values())), model.explained_variance_ratio_
     many = f"{drawn:,} of {model.n_samples_:,} rows" if drawn < model.n_samples_ else f"all {drawn:,} rows"
-    caption = f"First two components: {many}, coloured by client"
-    chart = draw_scatter(rows.scores, caption, (f"component 1 ({ratio[0]:.1%})", f"component 2 ({ratio[1]:.1%})"))
+    arrows = find_arrows(model, model.components_)
+    caption = f"First two components: {many}, coloured by {rows.scores.by}"
+    if arrows:
+        caption += "; arrows show how much single features weigh in them"
+    axes = (f"component 1 ({ratio[0]:.1%})", f"component 2 ({ratio[1]:.1%})")
+    chart = draw_scatter(rows.scores.groups, caption, axes, arrows)
     note = f"Each point is one row. To share this page without them: <code>{escape(rows.command)}</code>"
     return render_figure(caption, chart), note
 

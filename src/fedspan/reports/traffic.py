@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedspan.core.ledger import Exchange, Ledger
-from fedspan.reports.client_charts import draw_participation
 from fedspan.reports.disclosure import describe_task
-from fedspan.reports.format import escape, format_bytes, format_duration
-from fedspan.reports.page import Html, render_charts, render_figure, render_table
+from fedspan.reports.drawing.client_charts import draw_participation
+from fedspan.reports.format import Html, escape, format_bytes, format_duration
+from fedspan.reports.page import render_charts, render_figure, render_table
 
 _CLIENTS, _STRIPS = 500, 40  # how many are listed, and how many drawn
 _ASKED, _ANSWERED = 1, 2  # a client's part in a round
@@ -35,7 +35,7 @@ def render_exchanges(ledger: Ledger) -> str:
     whose = "summed over all clients" if every and all(e.secure for e in every) else "of each client"
     noise = ", with noise" if every and all(e.noise > 0 for e in every) else ""
     head = ["round", "exchange", "up", "down", f"what the server saw, {whose}{noise}"]
-    return render_table(head, rows, numbers={2, 3}, kind="wordy")
+    return render_table(head, rows, numbers={2, 3}, kind="wordy", save_as="exchanges")
 
 
 def render_audit_link(folder: Path | None) -> str:
@@ -46,7 +46,7 @@ def render_audit_link(folder: Path | None) -> str:
     if found.is_file():
         items = "".join(f"<li>{escape(line)}</li>" for line in found.read_text(encoding="utf-8").splitlines())
         return f'<p>The audit (<a href="audit.html">audit.html</a>) found:</p><ul>{items}</ul>'
-    place = escape(shlex.quote(str(folder)))
+    place = escape(shlex.quote(folder.name))
     if (folder / "transcript").is_dir():
         return f"<p>No attack has been run on this transcript yet. To run one: <code>fedspan audit {place}</code></p>"
     return (
@@ -108,7 +108,8 @@ def render_clients(ledger: Ledger) -> str:
     ]
     rest = len(found) - _CLIENTS
     more = f"<p>{rest:,} more clients are in ledger.jsonl.</p>" if rest > 0 else ""
-    return _render_strips(found, rounds) + render_table(head, rows, numbers=set(range(1, len(head)))) + more
+    table = render_table(head, rows, numbers=set(range(1, len(head))), save_as="clients")
+    return _render_strips(found, rounds) + table + more
 
 
 def _render_meter(seconds: float, most: float) -> Html:

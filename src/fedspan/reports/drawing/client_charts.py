@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedspan._types import Array
-from fedspan.reports.charts import (
+from fedspan.reports.drawing.charts import (
     BOTTOM,
     RIGHT,
     TOP,

@@ -6,15 +6,16 @@ Colours are CSS classes, so that a report can be light or dark. A chart for anot
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedspan.reports.format import escape, format_bytes
 
 W, H = 360, 230  # of a chart; the page scales it, and text of 13 stays above 11 pixels down to 310
 RIGHT, TOP, BOTTOM = 14, 14, 38
 _LEFT = 50
-_WIDE_LEFT = 60  # the left edge where numbers are longer than a power of ten
+CHARACTER = 7.4  # about the width of a character of 13 pixels
 _BAR = 72  # bars are not wider than this
 _MOST_DOTS = 60  # more would look like a thick line
 
@@ -27,12 +28,16 @@ svg text { fill: var(--soft, #5c6570); font: 13px system-ui, sans-serif; font-va
 .line1 { stroke: var(--orange, #b34f08); stroke-dasharray: 7 4; } .dot1 { fill: var(--orange, #b34f08); }
 .line2 { stroke: var(--soft, #5c6570); stroke-dasharray: 2 3; } .dot2 { fill: var(--soft, #5c6570); }
 .halo { paint-order: stroke; stroke: var(--card, #fff); stroke-width: 4px; stroke-linejoin: round; }
+.arrow { stroke: var(--ink, #1d2126); stroke-width: 1.5; } .tip { fill: var(--ink, #1d2126); }
 .frame { fill: none; stroke: var(--rule, #e1e4e8); }
 .ring { fill: none; stroke: var(--orange, #b34f08); stroke-width: 2.5; }
 .points { fill: none; stroke-width: 4.5; stroke-linecap: round; stroke-opacity: .55; }
 .p0 { stroke: var(--blue, #2563b8); } .p1 { stroke: var(--orange, #b34f08); } .p2 { stroke: var(--p2, #15803d); }
 .p3 { stroke: var(--p3, #a21caf); } .p4 { stroke: var(--p4, #b91c1c); } .p5 { stroke: var(--p5, #0e7490); }
 .p6 { stroke: var(--p6, #854d0e); } .p7 { stroke: var(--soft, #5c6570); }
+.k0 { fill: var(--blue, #2563b8); } .k1 { fill: var(--orange, #b34f08); } .k2 { fill: var(--p2, #15803d); }
+.k3 { fill: var(--p3, #a21caf); } .k4 { fill: var(--p4, #b91c1c); } .k5 { fill: var(--p5, #0e7490); }
+.k6 { fill: var(--p6, #854d0e); } .k7 { fill: var(--soft, #5c6570); }
 .above { fill: var(--blue, #2563b8); } .below { fill: var(--orange, #b34f08); }
 """
 
@@ -47,39 +52,46 @@ def draw_line_chart(
     in_bytes: bool = False,
     level_name: str = "tol",
 ) -> str:
-    """y (above 0, on a log scale) against x, with a dashed line at `level` if that is above 0.
+    """y (0 or more, on a log scale) against x, with a dashed line at `level` if that is above 0.
 
-    `in_bytes`: x is a number of bytes, and else a number of rounds.
+    A y of 0 is drawn on a line of its own below the smallest power of ten. `in_bytes`: x is a number of bytes, and else
+    a number of rounds.
     """
-    drawn = [*ys, level] if level > 0 else list(ys)
+    drawn = [y for y in [*ys, level] if y > 0] or [1.0]
     low, high = math.floor(math.log10(min(drawn))), math.ceil(math.log10(max(drawn)))
     high = max(high, low + 1)
+    has_zero = min(ys) <= 0
+    bottom = low - max(1.0, 0.1 * (high - low)) if has_zero else low
+    step = max(1, math.ceil((high - low) / 6))
+    powers = range(low, high + 1, step)
+    left = max(_LEFT, measure_labels([f"1e{power}" for power in powers]))
     x_low, x_high = (0.0, max(xs)) if in_bytes else (min(xs), max(xs))
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - x_low) / ((x_high - x_low) or 1.0)
-        up = (math.log10(y) - low) / (high - low)
-        return _LEFT + across * (W - _LEFT - RIGHT), H - BOTTOM - up * (H - TOP - BOTTOM)
+        up = ((math.log10(y) if y > 0 else bottom) - bottom) / (high - bottom)
+        return left + across * (W - left - RIGHT), H - BOTTOM - up * (H - TOP - BOTTOM)
 
     parts = []
-    for power in range(low, high + 1, max(1, math.ceil((high - low) / 6))):
-        _, y = place(x_low, 10.0**power)
-        parts.append(draw_horizontal("grid", _LEFT, y))
-        parts.append(draw_label(_LEFT - 8, y + 4, f"1e{power}" if power else "1", "end"))
+    ticks = [(10.0**power, f"1e{power}" if power else "1") for power in powers] + ([(0.0, "0")] if has_zero else [])
+    for value, text in ticks:
+        _, y = place(x_low, value)
+        parts.append(draw_horizontal("grid", left, y))
+        parts.append(draw_label(left - 8, y + 4, text, "end"))
     parts += [
         _draw_tick(place(x, 10.0**low)[0], format_bytes(x) if in_bytes else f"{x:g}")
         for x in choose_ticks(x_low, x_high, whole=not in_bytes)
     ]
-    parts.append(draw_label((_LEFT + W - RIGHT) / 2, H - 4, x_label, "middle"))
+    parts.append(draw_label((left + W - RIGHT) / 2, H - 4, x_label, "middle"))
     if level > 0:
         _, y = place(x_low, level)
-        parts.append(draw_horizontal("level", _LEFT, y))
+        parts.append(draw_horizontal("level", left, y))
     points = [place(x, y) for x, y in zip(xs, ys, strict=True)]
     tips = [f"{format_bytes(x) if in_bytes else f'round {x:g}'}: {value:.2e}" for x, value in zip(xs, ys, strict=True)]
     parts += _draw_curve(points, tips, "line", "dot")
     if level > 0:  # over the curve, which may run along the level
         beside = y - 6 if y > TOP + 12 else y + 16
-        parts.append(draw_label(_LEFT + 6, beside, f"{level_name} {level:g}", "start", kind="halo"))
+        parts.append(draw_label(left + 6, beside, f"{level_name} {level:g}", "start", kind="halo"))
     return draw_svg(W, H, title, parts, "chart")
 
 
@@ -103,11 +115,14 @@ def draw_curve_chart(
     pad = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = low - pad, high + pad
     x_low, x_high = (0.0, max(xs)) if in_bytes else (min(xs), max(xs))
-    top = TOP + (18 if len(curves) > 1 else 0)
+    ticks = {tick: format_tick(tick, high - low, 4) for tick in choose_ticks(low, high, whole=False)}
+    left = max(_LEFT, measure_labels(ticks.values()))
+    legend, lines = _draw_legend(list(curves), left)
+    top = TOP + 18 * lines
 
     def place(x: float, y: float) -> tuple[float, float]:
         across, up = (x - x_low) / ((x_high - x_low) or 1.0), (y - low) / (high - low)
-        return _WIDE_LEFT + across * (W - _WIDE_LEFT - RIGHT), H - BOTTOM - up * (H - top - BOTTOM)
+        return left + across * (W - left - RIGHT), H - BOTTOM - up * (H - top - BOTTOM)
 
     def describe_x(x: float) -> str:
         if names:
@@ -115,10 +130,10 @@ def draw_curve_chart(
         return f", {format_bytes(x)}" if in_bytes else f", round {x:g}"
 
     parts = []
-    for tick in choose_ticks(low, high, whole=False):
+    for tick, text in ticks.items():
         y = place(x_low, tick)[1]
-        parts.append(draw_horizontal("grid", _WIDE_LEFT, y))
-        parts.append(draw_label(_WIDE_LEFT - 8, y + 4, format_tick(tick, high - low, 4), "end"))
+        parts.append(draw_horizontal("grid", left, y))
+        parts.append(draw_label(left - 8, y + 4, text, "end"))
     if names:
         marked = list(zip(xs, names, strict=True))
     else:
@@ -126,9 +141,9 @@ def draw_curve_chart(
             (x, format_bytes(x) if in_bytes else f"{x:g}") for x in choose_ticks(x_low, x_high, whole=not in_bytes)
         ]
     parts += [_draw_tick(place(x, low)[0], text) for x, text in marked if text]
-    parts.append(draw_label((_WIDE_LEFT + W - RIGHT) / 2, H - 4, x_label, "middle"))
+    parts.append(draw_label((left + W - RIGHT) / 2, H - 4, x_label, "middle"))
     if level is not None:
-        parts.append(draw_horizontal("level", _WIDE_LEFT, place(x_low, level)[1]))
+        parts.append(draw_horizontal("level", left, place(x_low, level)[1]))
     if mark is not None:
         x = place(xs[mark], low)[0]
         parts.append(f'<line class="level" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{H - BOTTOM}"/>')
@@ -136,15 +151,14 @@ def draw_curve_chart(
         points = [place(x, y) for x, y in zip(xs, ys, strict=True)]
         tips = [f"{name}{describe_x(x)}: {value:.4g}" for x, value in zip(xs, ys, strict=True)]
         parts += _draw_curve(points, tips, f"line line{i}", f"dot dot{i}")
-    if len(curves) > 1:
-        parts += _draw_legend(list(curves))
-    return draw_svg(W, H, title, parts, "chart")
+    return draw_svg(W, H, title, [*parts, *legend], "chart")
 
 
-def draw_bar_chart(values: Sequence[float], title: str, x_label: str) -> str:
-    """Shares from 0 to 1, one bar each, from a common zero."""
+def draw_bar_chart(values: Sequence[float], title: str, x_label: str, *, cumulative: bool = False) -> str:
+    """Shares from 0 to 1, one bar each, from a common zero; with a line of their sums so far if `cumulative`."""
     step = (W - _LEFT - RIGHT) / len(values)
-    largest = max(values) or 1.0
+    sums = list(itertools.accumulate(values)) if cumulative else []
+    largest = max([*values, *sums]) or 1.0
     height = H - TOP - BOTTOM - 12
     parts = []
     for i, value in enumerate(values):
@@ -155,6 +169,12 @@ def draw_bar_chart(values: Sequence[float], title: str, x_label: str) -> str:
             digits = 3 if step > 36 else 2  # so that two numbers do not touch
             parts.append(draw_label(middle, y - 5, f"{100 * value:.{digits}g}", "middle"))
     parts.append(draw_horizontal("axis", _LEFT, H - BOTTOM))
+    if len(sums) > 1:
+        points = [(_LEFT + (i + 0.5) * step, H - BOTTOM - total / largest * height) for i, total in enumerate(sums)]
+        tips = [f"{x_label}s 1 to {i + 1}: {total:.2%}" for i, total in enumerate(sums)]
+        line, *dots = _draw_curve(points, tips, "line line1", "dot dot1")
+        parts += [line, *dots[1:]]  # the first sum is the first bar
+        parts.append(draw_label(points[-1][0] + 4, points[-1][1] - 8, f"{100 * sums[-1]:.3g} %", "end", kind="halo"))
     parts += [
         draw_label(_LEFT + (number - 0.5) * step, H - BOTTOM + 18, f"{number:g}", "middle")
         for number in (choose_ticks(1, len(values), whole=True) if len(values) > 1 else [1])
@@ -181,6 +201,11 @@ def to_standalone(svg: str) -> str:
     """A chart with its own colours, for a notebook, another page, or a file with the ending .svg."""
     head, end, rest = svg.partition(">")
     return f'{head} xmlns="http://www.w3.org/2000/svg"{end}<style>{CHART_STYLE}</style>{rest}'
+
+
+def measure_labels(texts: Iterable[str]) -> float:
+    """The room that labels at the left of an axis need."""
+    return 10 + CHARACTER * max(map(len, texts), default=0)
 
 
 def choose_ticks(low: float, high: float, *, whole: bool) -> list[float]:
@@ -234,13 +259,20 @@ def _draw_curve(points: Sequence[tuple[float, float]], tips: Sequence[str], line
     return parts
 
 
-def _draw_legend(names: Sequence[str]) -> list[str]:
-    parts, x = [], float(_WIDE_LEFT)
+def _draw_legend(names: Sequence[str], left: float) -> tuple[list[str], int]:
+    """Which curve is whose, in as many lines as it takes; nothing for one curve."""
+    if len(names) < 2:
+        return [], 0
+    parts, x, line = [], left, 0
     for i, name in enumerate(names):
-        parts.append(f'<line class="line line{i}" x1="{x:.0f}" x2="{x + 18:.0f}" y1="12" y2="12"/>')
-        parts.append(draw_label(x + 24, 16, name, "start"))
-        x += 40 + 7 * len(name)
-    return parts
+        width = 28 + CHARACTER * len(name)
+        if i and x + width > W:
+            x, line = left, line + 1
+        y = 12 + 18 * line
+        parts.append(f'<line class="line line{i}" x1="{x:.0f}" x2="{x + 18:.0f}" y1="{y}" y2="{y}"/>')
+        parts.append(draw_label(x + 24, y + 4, name, "start"))
+        x += width + 12
+    return parts, line + 1
 
 
 def _draw_tick(x: float, text: str) -> str:

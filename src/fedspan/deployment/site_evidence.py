@@ -1,0 +1,158 @@
+"""What a site can show to an auditor: its book in lines for a terminal, and a folder of evidence of one run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+from fedspan._files import make_private_folder, write_whole
+from fedspan._foreign import printable
+from fedspan._types import Json
+from fedspan._version import __version__
+from fedspan.deployment.site_rules.book import Book, BookLine
+from fedspan.deployment.site_service import ORDER
+from fedspan.errors import InputError
+
+_CERTIFICATES = ("rootCA.pem", "client.crt")  # of the kit's startup folder; its keys stay where they are
+_CONTEXT = "https://w3id.org/ro/crate/1.1/context"
+_PROFILE = "https://w3id.org/ro/crate/1.1"
+
+
+def describe_book(kit: Path, run: str | None = None, last: int | None = None) -> Iterator[str]:
+    """The book in plain words, one line per entry, the oldest first; of one run or of all, all or the last lines."""
+    entries = list(find_entries(kit, run))
+    for entry in entries if last is None else entries[-last:]:
+        yield f"{entry.number:6}  {entry.when[:19].replace('T', ' ')}  {_describe_entry(entry)}"
+
+
+def find_entries(kit: Path, run: str | None) -> Iterator[BookLine]:
+    """The lines of the book that are about a run, or all of them. `run` may be the beginning of its name."""
+    for entry in Book(kit).read():
+        if run is None or str(entry.facts.get("run", "")).startswith(run):
+            yield entry
+
+
+def verify_book(kit: Path, head: str | None = None) -> list[str]:
+    """Say that the chain of the book is whole, or refuse it; with `head`, that it still holds a digest noted before."""
+    book = Book(kit)
+    audit = book.verify()
+    if audit.broken:
+        lines = ", ".join(map(str, audit.broken[:10]))
+        raise InputError(
+            f"The book {book.path} was changed: line {lines} does not follow from the line before it. A line before "
+            "each of these was changed, taken out or put in."
+        )
+    if head is not None and head not in {entry.digest for entry in book.read()}:
+        raise InputError(
+            f"The book {book.path} has no line with the digest {printable(head)}: its end was cut off, or it was "
+            "written anew."
+        )
+    return [f"the book is whole: {audit.lines} lines", f"digest of the last line: {audit.head}"]
+
+
+def collect_evidence(kit: Path, run: str, folder: Path) -> list[str]:
+    """Write what this site knows of a run into a new folder: its orders, certificates and the book; no data, no keys.
+
+    Returns the names of the files. The whole book goes with it, because only the whole chain can be verified.
+    """
+    entries = list(find_entries(kit, run))
+    names = sorted({str(entry.facts["run"]) for entry in entries})
+    if len(names) != 1:
+        found = "no run" if not names else f"{len(names)} runs"
+        raise InputError(f"The book has {found} whose name begins with {run!r}. See: fedspan site log {kit}")
+    verify_book(kit)
+    if folder.exists():
+        raise InputError(f"{folder} already exists; choose another folder.")
+    make_private_folder(folder)
+    shutil.copyfile(Book(kit).path, folder / "book.jsonl")
+    for place in sorted((kit / "fedspan" / "runs" / names[0]).glob(f"*/{ORDER}")):
+        shutil.copyfile(place, folder / f"order-{place.parent.name}.json")
+    for name in _CERTIFICATES:
+        if (kit / "startup" / name).is_file():
+            shutil.copyfile(kit / "startup" / name, folder / name)
+    words = [f"{entry.when}  {_describe_entry(entry)}" for entry in entries]
+    write_whole(folder / "log.txt", "\n".join(words) + "\n")
+    files = sorted(path.name for path in folder.iterdir())
+    write_whole(folder / "ro-crate-metadata.json", json.dumps(_describe_crate(folder, names[0], files), indent=1))
+    for path in folder.iterdir():
+        path.chmod(0o600)
+    return [*files, "ro-crate-metadata.json"]
+
+
+def _describe_entry(entry: BookLine) -> str:
+    facts = defaultdict(lambda: "?", {key: printable(str(value)) for key, value in entry.facts.items()})
+    run = facts["run"][:12] if "run" in facts else "-"
+    if entry.event == "opened":
+        noise = f"epsilon {facts['epsilon']} at delta {facts['delta']}"
+        sums = f"secure sums of {facts['secure']} sites or more"
+        protection = [
+            sums if entry.facts.get("secure") is not None else "no secure sums",
+            *(["verified"] if entry.facts.get("verified") is True else []),
+            noise if entry.facts.get("epsilon") is not None else "no noise",
+        ]
+        return f"opened    {run}  {facts['algorithm']} on table {facts['table']}; {', '.join(protection)}"
+    if entry.event == "answered":
+        arrays = entry.facts.get("arrays")
+        listed = ", ".join(_describe_array(array) for array in arrays) if isinstance(arrays, list) else ""
+        where = f"round {facts['round']}, {facts['task']}"
+        return f"answered  {run}  {where}: {listed or 'nothing'} ({facts['bytes']} bytes)"
+    if entry.event == "refused":
+        return f"refused   {run}  {facts['reason'] if 'reason' in facts else 'code ' + facts['code']}"
+    if entry.event == "administrator":
+        return f"changed   {facts['act']}"
+    return "(a line that a crash cut off)"
+
+
+def _describe_array(array: Json) -> str:
+    if not isinstance(array, list) or len(array) != 3 or not isinstance(array[1], list):
+        return "?"
+    return f"{printable(str(array[0]))} {' × '.join(map(str, array[1])) or 'one number'}"
+
+
+def _describe_crate(folder: Path, run: str, files: list[str]) -> Mapping[str, Json]:
+    """The folder as an RO-Crate: what each file is, with its digest."""
+    parts: Json = [{"@id": name} for name in files]
+    creator: Json = {"@id": "#fedspan"}
+    described: list[Json] = [
+        {
+            "@id": name,
+            "@type": "File",
+            "name": _say_what(name),
+            "sha256": sha256((folder / name).read_bytes()).hexdigest(),
+        }
+        for name in files
+    ]
+    root = {
+        "@id": "./",
+        "@type": "Dataset",
+        "name": f"Evidence of run {run} at one site",
+        "description": "What a site was asked in a federated run, and what left it, by name and size. No data.",
+        "datePublished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hasPart": parts,
+        "creator": creator,
+    }
+    tool: Json = {"@id": "#fedspan", "@type": "SoftwareApplication", "name": "fedspan", "version": __version__}
+    about: Json = {
+        "@id": "ro-crate-metadata.json",
+        "@type": "CreativeWork",
+        "conformsTo": {"@id": _PROFILE},
+        "about": {"@id": "./"},
+    }
+    return {"@context": _CONTEXT, "@graph": [about, root, tool, *described]}
+
+
+def _say_what(name: str) -> str:
+    if name.startswith("order-"):
+        return "What the run, or a part of it, was opened with, as it came"
+    known = {
+        "book.jsonl": "The site's book, whole, so that its chain can be verified",
+        "log.txt": "The lines of the book that are about this run, in words",
+        "rootCA.pem": "The certificate of the federation",
+        "client.crt": "The certificate of the site",
+    }
+    return known[name]

@@ -1,0 +1,1 @@
+"""Drawings as SVG text: lines, bars, points, heat maps, and pictures of clients."""
