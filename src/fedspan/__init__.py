@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fedspan.estimators.regressor import FederatedRegressor
     from fedspan.estimators.svd import FederatedSVD
     from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
+    from fedspan.estimators.views.vertical_regressor import VerticalFederatedRegressor
     from fedspan.jobs.checking.check import check
     from fedspan.jobs.model import Job
 
@@ -58,6 +59,7 @@ __all__ = [
     "RowDP",
     "Secure",
     "VerticalFederatedClassifier",
+    "VerticalFederatedRegressor",
     "__version__",
     "algorithms",
     "audit",
@@ -86,6 +88,7 @@ _LATER = {
     "FederatedSVD": "estimators.svd",
     "PersonalizedPCA": "estimators.personalized",
     "VerticalFederatedClassifier": "estimators.vertical_classifier",
+    "VerticalFederatedRegressor": "estimators.views.vertical_regressor",
     "Job": "jobs.model",
     "audit": "audit.auditor",
     "check": "jobs.checking.check",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedspan.algorithms.learning.limit_control import LOOK, LimitControl, follow_limits
-from fedspan.algorithms.learning.limits import Limit
+from fedspan.algorithms.learning.constraints.limit_control import LOOK, LimitControl, follow_limits
+from fedspan.algorithms.learning.constraints.limits import Limit
 
 
 def begin(U: float = 0.2, batch: int = 10, largest: int = 1000) -> LimitControl:

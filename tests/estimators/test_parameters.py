@@ -33,10 +33,12 @@ SIGNATURES = {
     "max_rounds=500, local_steps=None, step=None, clip=None, collect=True, participation=None",
     "FederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, standardize=True, "
     "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, limits=None, "
-    "class_weight=None, model=None, local_steps=None, participation=None",
+    "warm_start=False, class_weight=None, model=None, local_steps=None, participation=None",
     "VerticalFederatedClassifier": "*, method='ssca', hidden=128, batch_size=100, rounds=1000, standardize=True, "
     "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, limits=None, "
-    "class_weight=None, exchange='sum'",
+    "warm_start=False, class_weight=None, exchange='sum'",
+    "VerticalFederatedRegressor": "*, loss='squared', l2=0.0, standardize=True, intercept=True, epsilon=1.35, "
+    "tol=1e-14, max_rounds=500",
     "FederatedRegressor": "*, loss='squared', solver='auto', l2=0.0, standardize=True, intercept=True, epsilon=1.35, "
     "robust=False, tol=1e-14, max_rounds=100",
 }

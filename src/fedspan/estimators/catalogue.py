@@ -10,6 +10,7 @@ from fedspan.estimators.personalized import PersonalizedPCA
 from fedspan.estimators.regressor import FederatedRegressor
 from fedspan.estimators.svd import FederatedSVD
 from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
+from fedspan.estimators.views.vertical_regressor import VerticalFederatedRegressor
 
 Estimator = (
     FederatedPCA
@@ -20,6 +21,7 @@ Estimator = (
     | FederatedClassifier
     | VerticalFederatedClassifier
     | FederatedRegressor
+    | VerticalFederatedRegressor
 )
 ESTIMATORS: dict[str, type[Estimator]] = {
     "FederatedPCA": FederatedPCA,
@@ -30,4 +32,5 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "FederatedClassifier": FederatedClassifier,
     "VerticalFederatedClassifier": VerticalFederatedClassifier,
     "FederatedRegressor": FederatedRegressor,
+    "VerticalFederatedRegressor": VerticalFederatedRegressor,
 }

@@ -69,6 +69,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             for short ({"f": 1, "m": -1}, 0.02) if the groups are given to `fit`. All but recall bound mean losses; a
             recall is reached by a bound on the loss of its class. They are verified over all training rows, and looked
             at on the rows that `validation` holds out.
+        warm_start: Whether `fit` goes on from the model of the last `fit`, with its scaling and its classes. New rows
+            and new clients are welcome, new columns and classes are not.
         class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
             mapping from class to weight. In a federation, "balanced" takes one more sum: the rows of each class. With
             privacy it weighs by noised counts, for 1 % of the budget, and row_norm bounds the weighted gradient.
@@ -163,7 +165,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         elif ys is None:
             raise InputError("The labels of every client's rows are missing; call fit(Xs, ys).")
         else:
-            labels, codes = encode_labels(match_to_rows(ys, data, "labels"))
+            labels, codes = self._encode(match_to_rows(ys, data, "labels"))
         given_weight = {}
         if sample_weight is not None:
             if is_remote(data):
@@ -173,8 +175,11 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         if is_remote(data) and limits.classes:
             rows = {name: table.tell(limited=list(limits.classes)) for name, table in tables.items()}
         network = self._make_network(labels)
+        if isinstance(network, TorchModel):
+            network.check_widths(schema.n_features, len(labels))
         extras = {} if self.local_steps is None else {"steps": self.local_steps}
         prior = read_bounds(self.standardize, schema.n_features) if self.model is None else None
+        prior = self._find_earlier(schema.n_features, schema.names) or prior
         chosen = choose_method(self, ROW_METHODS, network, limits.limits, extras, prior)
         method, plan, secure = chosen.method, None, secure_from(self.secure)
 
@@ -222,6 +227,23 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         self._keep_run(result)
         self._learn(chosen, result, labels)
         return self
+
+    def partial_fit(self, Xs: ClientData, ys: ClientData | None = None, **options: Any) -> Self:
+        """Go on learning from new rows, of the same clients or of others; the first time this is `fit`.
+
+        The model goes on from its parameters, and keeps its scaling and its classes. It sees the new rows only: what it
+        knew of earlier ones it may forget, so give some of them again where the new ones are different.
+
+        Parameters:
+            Xs: One entry per client; rows are samples.
+            ys: One entry per client: the label of each row, among the known classes.
+            options: All others of `fit`.
+        """
+        before, self.warm_start = self.warm_start, True
+        try:
+            return self.fit(Xs, ys, **options)
+        finally:
+            self.warm_start = before
 
     def _make_network(self, labels: list[Any]) -> Swish | TorchModel:
         if self.model is None:

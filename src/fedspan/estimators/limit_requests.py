@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from fedspan._types import Array
-from fedspan.algorithms.learning.limits import Limit, LimitOutcome, PartSums
+from fedspan.algorithms.learning.constraints.limits import Limit, LimitOutcome, PartSums
 from fedspan.data.ids_and_labels import to_class
 from fedspan.errors import InputError, suggest
 from fedspan.estimators.parameters import is_number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -13,11 +13,11 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
-from fedspan.data.clients import name_clients, open_client
 from fedspan.data.ids_and_labels import check_weights
 from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
 from fedspan.estimators._bases.beside_rows import join_weights, scale_weights, split_groups
+from fedspan.estimators._bases.feature_views import open_feature_views
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
 from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
@@ -62,6 +62,8 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this (ssca).
         limits: Limits on the mean losses of all rows, of groups or of classes, and on gaps between groups, as in
             `FederatedClassifier`. A column of groups is in one of the views, or several that agree.
+        warm_start: Whether `fit` goes on from the model of the last `fit`, with its scaling and its classes: new rows
+            of the same views.
         class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
             mapping from class to weight.
         exchange: What is exchanged: "sum" shows only sums over the clients, "each" what every client contributes, to
@@ -122,11 +124,15 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         if column is not None and groups is None:
             views, found = split_groups(views, column, of_views=True)
             groups = next(iter(found.values()))
-        data, widths = _open_views(views)
+        data, widths = open_feature_views(views)
         options = FitOptions(ledger if ledger is not None else Ledger(), retries)
         beside = _Beside(requests, groups, sample_weight)
         labels, given, rows, limits = self._label_views(data, y, beside, options)
         extras, prior = {"exchange": self.exchange}, read_bounds(self.standardize, sum(widths.values()))
+        known: dict[str, int] | None = vars(self).get("views_")
+        if self.warm_start and known is not None and widths != known:
+            raise InputError(f"The model was fitted on the views {known}, but {widths} were given.")
+        prior = self._find_earlier(sum(widths.values()), None) or prior
         chosen = choose_method(self, VIEW_METHODS, build_network(self, len(labels)), limits.limits, extras, prior)
         result = self._run(
             chosen.method,
@@ -141,6 +147,20 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         self._keep_run(result)
         self._learn(chosen, result, labels)
         return self
+
+    def partial_fit(self, views: ClientData, y: object = None, **options: Any) -> Self:
+        """Go on learning from new rows of the same views; the first time this is `fit`.
+
+        Parameters:
+            views: One entry per client: some columns of the same rows in the same order.
+            y: The label of each row, among the known classes.
+            options: All others of `fit`.
+        """
+        before, self.warm_start = self.warm_start, True
+        try:
+            return self.fit(views, y, **options)
+        finally:
+            self.warm_start = before
 
     def _label_views(
         self, data: Mapping[str, Any], y: object, beside: _Beside, options: FitOptions
@@ -166,7 +186,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
             return labels, dict(tables), next(iter(counts.values())), limits
         if y is None:
             raise InputError("The labels of the rows are missing; call fit(views, y).")
-        labels, codes = encode_labels({"all": np.asarray(y).reshape(-1)})
+        labels, codes = self._encode({"all": np.asarray(y).reshape(-1)})
         code = codes["all"]
         for name, source in data.items():
             if source.shape[0] != len(code):
@@ -193,7 +213,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
     def predict_proba(self, views: ClientData) -> Array:
         """The probability of each class, (n, L), from the same views as were learned from."""
         check_is_fitted(self)
-        data, widths = _open_views(views)
+        data, widths = open_feature_views(views)
         if widths != self.views_:
             raise InputError(f"The model was fitted on the views {self.views_}, but {widths} were given.")
         parts = list(data.values())
@@ -216,12 +236,3 @@ class _Beside(NamedTuple):
     requests: tuple[LimitRequest, ...]
     groups: object
     weight: object
-
-
-def _open_views(views: ClientData) -> tuple[dict[str, Any], dict[str, int]]:
-    """The views by client id, in the order of the ids, and how many features each has."""
-    if isinstance(views, np.ndarray | str) or not isinstance(views, Mapping | Sequence):
-        raise InputError(f"views must be a list or mapping with one view per client, but is a {type(views).__name__}.")
-    sources: dict[str, Any] = dict(sorted(name_clients(views).items()))
-    data = dict(sources) if is_remote(sources) else {name: open_client(name, X).X for name, X in sources.items()}
-    return data, {name: int(X.shape[1]) for name, X in data.items()}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from fedspan._types import Array
-from fedspan.algorithms.learning.limits import LimitOutcome
+from fedspan.algorithms.learning.constraints.limits import LimitOutcome
 from fedspan.core.ledger import Ledger
 from fedspan.reports._section import Metrics, RowsModel, Section, ShownRows, last_metrics, list_sizes, render_course
 from fedspan.reports.format import format_count, format_number

@@ -18,7 +18,7 @@ from fedspan.reports.facts import RunFacts, Scores
 from fedspan.reports.format import accuracy_of, escape, format_bytes, format_count, format_duration, shorten_paths
 from fedspan.reports.gcca_section import GCCA
 from fedspan.reports.learning_section import CLASSIFIER, VERTICAL
-from fedspan.reports.models.regression_section import REGRESSION
+from fedspan.reports.models.regression_section import REGRESSION, VIEW_REGRESSION
 from fedspan.reports.page import (
     render_charts,
     render_details,
@@ -43,6 +43,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
     "classifier": CLASSIFIER,
     "vertical-classifier": VERTICAL,
     "regressor": REGRESSION,
+    "vertical-regressor": VIEW_REGRESSION,
 }
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedspan._types import Array, Arrays, Matrix
+from fedspan.algorithms.learning.constraints.limits import PartSums, sum_parts
 from fedspan.algorithms.learning.held_out import deal_rows
-from fedspan.algorithms.learning.limits import PartSums, sum_parts
 from fedspan.algorithms.learning.scaling import (
     SCALING_REPLAY,
     SCALING_TASKS,

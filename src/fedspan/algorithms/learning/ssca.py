@@ -46,8 +46,8 @@ from fedspan.algorithms.learning._samples import (
     check_steps,
     mean_loss,
 )
-from fedspan.algorithms.learning.limit_control import LimitControl, follow_limits
-from fedspan.algorithms.learning.limits import Limit, PartSums
+from fedspan.algorithms.learning.constraints.limit_control import LimitControl, follow_limits
+from fedspan.algorithms.learning.constraints.limits import Limit, PartSums
 from fedspan.algorithms.learning.scaling import EarlierModel
 from fedspan.core.protocol import Course, Round, Server, Turn
 from fedspan.core.rng import Streams

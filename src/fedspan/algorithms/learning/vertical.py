@@ -39,7 +39,7 @@ from fedspan.algorithms.learning._samples import (
     check_labels,
     mark_finite,
 )
-from fedspan.algorithms.learning.limits import PartSums, sum_parts
+from fedspan.algorithms.learning.constraints.limits import PartSums, sum_parts
 from fedspan.algorithms.learning.scaling import EarlierModel, Scaling, scaling_arrays, sum_columns, sum_squares
 from fedspan.algorithms.learning.sgd import FedSgd
 from fedspan.algorithms.learning.ssca import DOUBLINGS, Ssca

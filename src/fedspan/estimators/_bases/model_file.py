@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TypedDict
 
 from fedspan._types import Array
+from fedspan.algorithms.learning.constraints.limits import LimitOutcome
 from fedspan.algorithms.learning.held_out import Evaluation
-from fedspan.algorithms.learning.limits import LimitOutcome
 from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.core.checkpoint import build, load_tree
 from fedspan.errors import CheckpointError

@@ -98,6 +98,11 @@ class LossParameters:
         ),
     )
 
+    warm_start: bool = field(
+        default=False,
+        metadata=about("Whether `fit` goes on from the model of the last `fit`, with its scaling and its classes."),
+    )
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RowClassifierParameters(LossParameters):
