@@ -220,9 +220,11 @@ TABLE: dict[str, Row] = {
     "least squares": Row(RegressionNewton(), rounds=2, clients=measured, angle=None),
     "poisson regression": Row(RegressionNewton(loss="poisson"), rounds=4, clients=measured, angle=None),
     "huber regression": Row(RegressionNewton(loss="huber", robust=True), rounds=8, clients=measured, angle=None),
-    "vertical least squares": Row(VerticalLinear(l2=0.01), rounds=4, clients=measured_views, angle=None),
-    "vertical poisson": Row(VerticalLinear(loss="poisson"), rounds=6, clients=measured_views, angle=None),
-    "vertical huber": Row(VerticalLinear(loss="huber", l2=0.01), rounds=6, clients=measured_views, angle=None),
+    "vertical least squares": Row(VerticalLinear(l2=0.01, rounds=4), rounds=4, clients=measured_views, angle=None),
+    "vertical poisson": Row(VerticalLinear(loss="poisson", rounds=6), rounds=6, clients=measured_views, angle=None),
+    "vertical huber": Row(
+        VerticalLinear(loss="huber", l2=0.01, rounds=6), rounds=6, clients=measured_views, angle=None
+    ),
     "vertical ssca": Row(VerticalSsca(NET, batch=10, rounds=5), clients=labelled_views, angle=None),
     "vertical ssca as printed": Row(
         VerticalSsca(NET, batch=10, rounds=5, objective="norm", limits=(Limit(0.6),), paper=True, exchange="each"),
