@@ -56,6 +56,9 @@ from fedspan.algorithms import (
 )
 from fedspan.algorithms.agree_columns import AgreeOnColumns
 from fedspan.algorithms.learning.count_samples import CountClasses, CountSamples
+from fedspan.algorithms.matching.compare_order import CompareOrder
+from fedspan.algorithms.matching.match_digests import MatchDigests
+from fedspan.algorithms.matching.match_ring import MatchRing
 from fedspan.algorithms.spectral.krylov import Prior
 from fedspan.algorithms.spectral.private_bounds import Census, PrivateMean
 from fedspan.core.ledger import Exchange
@@ -122,6 +125,9 @@ KINDS: dict[str, Any] = {
     "personalized, sums, components come back": PersonalAuto(share="sums"),
     "agreement on means": AgreeOnColumns(),
     "rows of each class": CountClasses(),
+    "comparison of ids": CompareOrder(),
+    "matching of ids, ring": MatchRing(),
+    "matching of ids, digests": MatchDigests(),
 }
 
 

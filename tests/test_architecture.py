@@ -224,6 +224,7 @@ def test_no_file_knows_a_path_of_one_machine() -> None:
 
 # Names that two modules may both define at their top level, and why.
 SHARED_NAMES = {
+    "match_entities": "entities.match_entities compares orders within an algorithm, the other one is public",
     "chain": "channel.chain chains stages and callbacks.chain callbacks; both are public",
 }
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedspan.estimators.classifier import FederatedClassifier
     from fedspan.estimators.deep_gcca import DeepFederatedGCCA
     from fedspan.estimators.gcca import FederatedGCCA
+    from fedspan.estimators.matching.match_entities import match_entities
     from fedspan.estimators.pca import FederatedPCA
     from fedspan.estimators.personalized import PersonalizedPCA
     from fedspan.estimators.prepare import prepare
@@ -68,6 +69,7 @@ __all__ = [
     "check",
     "engines",
     "jobs",
+    "match_entities",
     "prepare",
     "protocol",
     "run",
@@ -92,6 +94,7 @@ _LATER = {
     "Job": "jobs.model",
     "audit": "audit.auditor",
     "check": "jobs.checking.check",
+    "match_entities": "estimators.matching.match_entities",
     "prepare": "estimators.prepare",
 }
 

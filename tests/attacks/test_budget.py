@@ -10,6 +10,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -164,6 +166,40 @@ def test_what_cannot_be_written_down_does_not_leave(tmp_path: Path, monkeypatch:
         left.append(known)
     assert left[0] == 0
     assert max(left) > 0
+
+
+_FULL = """
+import resource, sys
+import numpy as np
+from fedspan import FederatedPCA, RowDP
+from fedspan.errors import PrivacyError
+
+rows = np.random.default_rng(0).normal(size=(500, 4))
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), hard))
+asked = []
+try:
+    dp = RowDP(1.0, 1e-6, 2.0, budgets=sys.argv[1])
+    FederatedPCA(1, privacy=dp, callback=lambda info: asked.append(info)).fit({"ada": rows, "bo": rows})
+except PrivacyError as error:
+    print(f"{len(asked)} rounds. {error}")
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file sizes are limited by POSIX's setrlimit")
+def test_no_room_for_the_budgets_own_file_stops_the_run(tmp_path: Path) -> None:
+    """The operating system's own refusal, in the middle of a write: the file stays whole, and nothing has left."""
+    for name in ("ada", "bo"):
+        Budget.grant(tmp_path / f"{name}.json", 1.0001, 1e-6)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL, str(tmp_path), "250"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.startswith(
+        "0 rounds. client 'ada': The privacy budget ada.json cannot be written (File too large)"
+    ), done
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert Budget(tmp_path / "ada.json").spent == 0
 
 
 def edit(path: Path) -> None:

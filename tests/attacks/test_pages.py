@@ -7,6 +7,7 @@ itself. The same names try to act on a terminal by control characters.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import warnings
 from collections import Counter
@@ -35,17 +36,18 @@ from fedspan.engines.transport import read_answer
 from fedspan.errors import CheckpointError, ClientError, FedspanError
 from fedspan.reports import (
     _components,
-    charts,
     format,
     page,
     personalized_section,
     report,
-    scatter,
     spectral_section,
     traffic,
+    verdict,
 )
-from fedspan.reports.facts import RunFacts
+from fedspan.reports.drawing import charts, heat_map, scatter
+from fedspan.reports.facts import RunFacts, Scores
 from fedspan.reports.report import render_report
+from fedspan.reports.saved_files import list_saved_files
 
 EVIL = "<script>document.title = 'owned'</script><img src=nowhere onerror=\"document.title = 'owned'\">"
 OWN_TAGS = {
@@ -68,9 +70,12 @@ OWN_TAGS = {
         "li",
     ),
     *("li", "dl", "dt", "dd", "div", "span", "i", "table", "tr", "th", "td", "figure", "figcaption"),
-    *("svg", "text", "rect", "line", "polyline", "circle", "path"),
+    *("details", "summary", "svg", "g", "text", "rect", "line", "polyline", "circle", "path"),
 }
-ESCAPING = [page, report, traffic, charts, scatter, _components, personalized_section, spectral_section, audit_page]
+ESCAPING = [
+    *(page, report, traffic, verdict, _components, personalized_section, spectral_section, audit_page),
+    *(charts, scatter, heat_map),
+]
 
 
 class Tags(HTMLParser):
@@ -133,7 +138,7 @@ def make_report(task: str, folder: Path, *, with_job: bool = True) -> str:
     if task == "classifier":
         model.verified_ = {EVIL: 1.0}
     (folder / "audit.txt").write_text(EVIL)
-    scores = {name: X[:, :2] for name, X in Xs.items()}
+    scores = Scores(EVIL, {name: X[:, :2] for name, X in Xs.items()})
     facts = RunFacts(task, job_text=f'[job]\ntask = "{EVIL}"\n', folder=folder)
     return render_report(model, make_ledger(list(Xs)), facts if with_job else RunFacts(task), scores)
 
@@ -178,7 +183,23 @@ def test_no_name_becomes_a_tag(tmp_path: Path, name: str, monkeypatch: pytest.Mo
     assert found.handlers
 
 
-@pytest.mark.parametrize("place", ["seed", "note", "task", "client", "why", "job", "finding", "score"])
+@pytest.mark.parametrize("name", ["pca", "personalized"])
+def test_no_name_becomes_a_tag_in_what_is_saved(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drawing that is opened by itself has no policy around it, and a table no escaping."""
+    files = list_saved_files(PAGES[name](tmp_path), with_png=False)
+    drawings = {file: data.decode() for file, data in files.items() if file.endswith(".svg")}
+    assert len(drawings) > 2
+    assert any("&lt;script&gt;" in drawing for drawing in drawings.values())
+    for drawing in drawings.values():
+        assert set(Tags(drawing).tags) <= {*OWN_TAGS}
+        assert Tags(drawing).handlers == []
+    assert all(re.fullmatch(r"[a-z0-9-]+\.(svg|csv)", file) for file in files)
+    drop_escaping(monkeypatch)
+    files = list_saved_files(PAGES[name](tmp_path), with_png=False)
+    assert any(Tags(data.decode()).tags["script"] for file, data in files.items() if file.endswith(".svg"))
+
+
+@pytest.mark.parametrize("place", ["seed", "note", "task", "client", "why", "job", "finding", "score", "label"])
 def test_each_place_is_escaped(tmp_path: Path, place: str) -> None:
     """One at a time, so that no other place covers for it."""
     X = next(iter(clients().values()))
@@ -195,7 +216,8 @@ def test_each_place_is_escaped(tmp_path: Path, place: str) -> None:
     if "finding" in put:
         (tmp_path / "audit.txt").write_text(put["finding"])
     facts = RunFacts("pca", job_text=put.get("job", "x"), folder=tmp_path)
-    text = render_report(model, ledger, facts, {put.get("score", "a"): X[:, :2], "b": X[:, :2]})
+    scores = Scores(put.get("label", "client"), {put.get("score", "a"): X[:, :2], "b": X[:, :2]})
+    text = render_report(model, ledger, facts, scores)
     assert set(Tags(text).tags) <= OWN_TAGS
     assert "&lt;script&gt;" in text
 

@@ -351,6 +351,7 @@ JOBS: dict[str, Callable[..., Any]] = {
     "classifier": fit_classifier(),
     "balanced classifier": fit_classifier("balanced"),
     "auto": fit_pca(row_norm="auto"),
+    "unit": fit_pca(row_norm="unit"),
     "refine": fit_pca(NoisyRefine()),
     "block": fit_pca(NoisyPower(width=2)),
     "personal": fit_personal,

@@ -234,7 +234,7 @@ def watch(values: dict[str, float]) -> tuple[list[tuple[str, str, str]], str]:
 def test_an_overflow_does_not_tell_whose_it_is(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = watch({"a": bad, "b": 1.0, "c": 2.0}), watch({"a": 1.0, "b": bad, "c": 2.0})
     assert one == other
-    assert one[1].startswith("The numbers of 1 of 3 clients were too large or not finite")
+    assert one[1].startswith("Some numbers of one or more of the 3 clients were too large or not finite")
     assert one[0] == watch({"a": 1.0, "b": 1.0, "c": 2.0})[0]  # not even that there is one, before the sum
     monkeypatch.setattr(fixed, "_saturate", refuse_large)
     assert watch({"a": bad, "b": 1.0, "c": 2.0}) != watch({"a": 1.0, "b": bad, "c": 2.0})
@@ -258,9 +258,32 @@ def test_refusals_do_not_find_a_value_by_bisection(monkeypatch: pytest.MonkeyPat
     assert abs(search_value(123.456) / 123.456 - 1) < 1e-6
 
 
+@pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence off"])
+def test_a_sum_does_not_tell_how_many_sites_have_anything_in_a_column(
+    defended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rare disease that only one hospital has: who knows that it is one knows that the sum is that hospital's."""
+    if not defended:
+        monkeypatch.setattr(fixed.secrets, "randbits", lambda bits: 1)
+
+    def count(*have: float) -> int:
+        lanes = [fixed.to_lanes({"cases": np.array([x, 0.0])}, 3)[fixed.COUNTS] for x in have]
+        return int(np.sum(lanes, axis=0)[0, 2])
+
+    found = [count(7.0, 0.0, 0.0), count(4.0, 3.0, 0.0), count(2.0, 2.0, 3.0)]
+    assert (found == [1, 2, 3]) is not defended
+    assert count(0.0, 0.0, 0.0) == 0  # whether anybody has any, the sum shows, too
+    if defended:
+        marks = np.array([count(2.0, 2.0, 3.0) for _ in range(400)], dtype=np.float64) / 2.0**64
+        ones = np.array([count(7.0, 0.0, 0.0) for _ in range(400)], dtype=np.float64) / 2.0**64
+        for share in (0.25, 0.5, 0.75):  # both are uniform: 400 draws miss by more than 0.2 once in 1e15
+            assert abs(float(np.mean(marks < share)) - share) < 0.2
+            assert abs(float(np.mean(ones < share)) - share) < 0.2
+
+
 def test_a_site_knows_that_its_own_numbers_did_not_fit() -> None:
     world = World({name: {"x": np.array([x])} for name, x in zip("abc", (1.0, np.nan, 2.0), strict=True)}, 3)
-    with pytest.raises(InputError, match="1 of 3"):
+    with pytest.raises(InputError, match="one or more of the 3"):
         world.ask(3, 3)
     assert {name: party.saturated for name, party in world.parties.items()} == {"a": False, "b": True, "c": False}
 

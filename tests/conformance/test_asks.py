@@ -20,6 +20,10 @@ from fedspan.algorithms.gcca.entities import Entities
 from fedspan.algorithms.learning import EarlierModel
 from fedspan.algorithms.learning.count_samples import CountClasses, CountSamples
 from fedspan.algorithms.learning.scaling import Scaling
+from fedspan.algorithms.matching.compare_order import CompareOrder
+from fedspan.algorithms.matching.match_by_tags import IdList
+from fedspan.algorithms.matching.match_digests import MatchDigests
+from fedspan.algorithms.matching.match_ring import MatchRing
 from fedspan.algorithms.registry import ALGORITHMS
 from fedspan.algorithms.spectral.private_bounds import Census, PrivateMean
 from fedspan.core.protocol import Array, Server, declared_releases, task, tasks_of
@@ -27,6 +31,10 @@ from fedspan.core.run import run
 from fedspan.engines.questions import CourseCheck
 from fedspan.errors import InputError, ProtocolError
 from fedspan.privacy.plan import plan_for
+
+
+def views_with_ids() -> Any:
+    return {name: Entities(X, np.arange(40)) for name, X in views().items()}
 
 
 def ids_that_differ() -> Any:
@@ -39,6 +47,10 @@ def ids_that_differ() -> Any:
 def deep_ids_that_differ() -> Any:
     ids = np.arange(40)
     return {name: replace(view, ids=ids[::-1] if name == "ada" else ids) for name, view in deep_views().items()}
+
+
+def overlapping_ids() -> Any:
+    return {name: IdList(range(start, start + 20), workers=1) for start, name in enumerate(("ada", "bo", "cy"))}
 
 
 def unlike_hospitals() -> Any:
@@ -128,6 +140,9 @@ for patience, data in ((0, views), (2, with_held_out)):
     for kind, rounded in product((alg.MaxVarKrylov, alg.MaxVarDavidson), BOTH):
         case(kind(k=2, tol=1e-6, rounded=rounded, patience=patience, last=6), data, ids_that_differ)
 case(alg.Mvlsa(k=2), views, ids_that_differ)
+case(CompareOrder(), views_with_ids, ids_that_differ)
+for kind, how in product((MatchRing, MatchDigests), ("intersection", "union")):
+    case(kind(parties=3, how=how), overlapping_ids)
 case(alg.DeepMaxVar(k=2, steps=1), deep_views, deep_ids_that_differ, rounds=1)
 
 for kind, share, collect in product(
@@ -261,6 +276,7 @@ def test_a_task_that_releases_something_must_say_what_it_shows() -> None:
 
 
 HOMES = {  # where the algorithms of each family live
+    "matching": "matching.",
     "spectral": "spectral.",
     "gcca": "gcca.",
     "personalized": "personalized.",

@@ -14,7 +14,8 @@ from table import TABLE, Row
 
 from fedspan.algorithms.agree_columns import AgreeOnColumns
 from fedspan.algorithms.learning.count_samples import CountClasses
-from fedspan.algorithms.registry import ALGORITHMS, OPENINGS
+from fedspan.algorithms.matching.compare_order import CompareOrder
+from fedspan.algorithms.registry import ALGORITHMS, MATCHINGS, OPENINGS
 from fedspan.channel import IDENTITY, Channel, Stage, delta, only, quantize, wire
 from fedspan.core.checkpoint import Checkpoint, flatten
 from fedspan.core.ledger import Ledger
@@ -129,9 +130,9 @@ def through_bytes(row: Row, channel: str) -> ThroughBytes:
 
 
 def test_every_algorithm_has_a_row() -> None:
-    """But for those that end with their opening: tests/data and tests/privacy test them."""
+    """But for those that end with their opening: tests/algorithms, tests/data and tests/privacy test them."""
     tested = {type(row.server) for row in TABLE.values()}
-    assert set(ALGORITHMS.values()) - tested == {AgreeOnColumns, CountClasses, *OPENINGS}
+    assert set(ALGORITHMS.values()) - tested == {AgreeOnColumns, CompareOrder, CountClasses, *MATCHINGS, *OPENINGS}
 
 
 @every_row_and_channel

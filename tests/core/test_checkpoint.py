@@ -289,7 +289,7 @@ def test_arrays_come_back_as_they_lay_in_memory(tmp_path: Path, axes: tuple[int,
 def test_a_file_whose_parts_do_not_fit_is_refused(tmp_path: Path, skeleton: Any) -> None:
     """Whoever makes such a file can make its digest, too."""
     arrays, text = {"0": np.ones((2, 2))}, json.dumps(skeleton)
-    meta = {"fedspan": "model", "tree": text, "digest": _digest(text, arrays)}
+    meta = {"fedspan": "model", "tree": text, "digest": _digest("model", text, arrays)}
     (tmp_path / "hostile").write_bytes(wire.dump(meta, arrays))
     with pytest.raises(CheckpointError, match="damaged"):
         load_tree(tmp_path / "hostile", "model")

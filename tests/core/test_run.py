@@ -72,7 +72,7 @@ def test_enough_clients_are_enough_and_the_algorithm_hears_who_is_missing() -> N
     assert result.state.total[0] == 3 * (1 + 2)
     (event, *_) = (e for e in result.ledger.events if isinstance(e, Exchange))
     assert event.missing == ("cy",)
-    assert event.failures == {"cy": "RuntimeError: the disk is gone"}
+    assert event.failures == {"cy": "RuntimeError"}
     assert event.bytes_up[:2] > (0, 0)
     assert event.bytes_up[2] == 0
 

@@ -115,7 +115,7 @@ def test_ids_are_compared() -> None:
     np.testing.assert_array_equal(model().fit(VIEWS, ids=ids).common_, model().fit(VIEWS).common_)
     other = {name: ids if name != "east" else ids[:-2] + ids[:-3:-1] for name in VIEWS}
     with pytest.raises(InputError, match=r"2 of 200 rows differ between clients 'east' and 'north'.*another order"):
-        model().fit(VIEWS, ids=other, secret="only clients know this")  # noqa: S106 - a text, for a test
+        model().fit(VIEWS, ids=other, match="order", secret="only clients know this")  # noqa: S106 - a text, for a test
 
 
 def test_views_in_any_container_are_the_same_views(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_ids_are_matched_across_kinds_of_tables(tmp_path: Path) -> None:
     assert largest_angle(want.common_, got.common_) <= 1e-6
     swapped = frames[1].iloc[[1, 0, *range(2, 150)]]
     with pytest.raises(InputError, match=r"2 of 150 rows differ .* same ids in another order"):
-        FederatedGCCA(2).fit([frames[0], swapped, frames[2]], ids="patient")
+        FederatedGCCA(2).fit([frames[0], swapped, frames[2]], ids="patient", match="order")
     with pytest.raises(InputError, match=r"There is no column 'person'\. The table has patient"):
         FederatedGCCA(2).fit(frames, ids="person")
     with pytest.raises(InputError, match="There is no column 'patient', because this table's columns have no names"):
@@ -207,7 +207,7 @@ def test_ids_given_as_lists() -> None:
     FederatedGCCA(2).fit(views, ids=range(150), secret="between the hospitals")  # noqa: S106
     FederatedGCCA(2).fit(views, ids=[np.arange(150)] * 3)
     with pytest.raises(InputError, match="149 of 150 rows differ"):
-        FederatedGCCA(2).fit(views, ids=[range(150), [0, *range(2, 151)], range(150)])
+        FederatedGCCA(2).fit(views, ids=[range(150), [0, *range(2, 151)], range(150)], match="order")
     with pytest.raises(InputError, match="must be ids for each of the 3 views, but there are 2"):
         FederatedGCCA(2).fit(views, ids=[range(150), range(150)])
 

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedspan.deployment.kit import policy_file
 from fedspan.deployment.policy import Policy
 from fedspan.deployment.server_job import RunRequest
 from fedspan.deployment.site_service import SiteService
+from fedspan.deployment.site_tables.site_data import open_client_data
 from fedspan.engines.questions import QuestionCheck
 from fedspan.engines.start import StartMessage
 from fedspan.errors import InputError, ProtocolError
@@ -98,6 +100,37 @@ def test_a_run_with_less_protection_is_refused_and_logged(
         assert reason in refusal(site.open(start_message(**changes).to_json()))
     assert reason in caplog.text
     assert "before a run was opened" in refusal(ask(site, "count"))  # nothing can be asked
+
+
+def test_a_delta_that_its_own_rule_shows_to_be_too_large_is_refused(tmp_path: Path) -> None:
+    """Before anything is counted, and so at no cost: the least number of rows is in the site's own file."""
+    table = {"path": str(tmp_path / "rows.npy"), "features": 4, "min_rows": 25}
+    site = make_site(tmp_path, {"default": table}, **BUDGET)
+    privacy = RowDP(1.0, 0.05, 2.0)
+    answer = refusal(site.open(start_message(NoisyGram(k=2), privacy=privacy).to_json()))
+    assert "delta must be below 1 / number of rows, but is 0.05, and this site expects 25 rows or more" in answer
+    assert Budget(tmp_path / "fedspan" / "budget.json").spent == 0
+    assert open_run(site, algorithm=NoisyGram(k=2), privacy=replace(privacy, delta=1e-6)) == {"opened": RUN}
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("rare", [0, 1])
+def test_one_row_of_a_rare_class_is_not_seen_by_a_refusal(tmp_path: Path, private: bool, rare: int) -> None:
+    """Without noise such a row is refused, and so is a small table: sums would show it. With noise the sums do not."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], [14, 15, rare])
+    np.savez(tmp_path / "t.npz", X=rng.normal(size=(len(y), 4)), y=y)
+    table = {"path": str(tmp_path / "t.npz"), "features": 4, "label": "y", "classes": [0, 1, 2]}
+    make_site(tmp_path / "kit", {"default": {**table, "min_rows_per_class": 5, "min_rows": 20}}, secure=False)
+    method = Ssca(Swish(2, 3), batch=4, rounds=5, private=Sampling(90, 4, 0.1) if private else None)
+    privacy = RowDP(1.0, 1e-4, 1.0) if private else None
+    message = start_message(method, privacy=privacy, threshold=None, told={"labels": [0, 1, 2]})
+    opened = partial(open_client_data, Policy.read(tmp_path / "kit").find_table({"name": "default"}), message)
+    if rare and not private:
+        with pytest.raises(InputError, match="Class '2' has fewer than 5 rows"):
+            opened()
+    else:
+        assert len(opened()[1]) == 29 + rare
 
 
 def test_secret_draws_that_the_server_could_repeat_are_refused(tmp_path: Path) -> None:

@@ -66,13 +66,81 @@ def test_the_closed_form_and_its_inverse_agree_from_the_smallest_to_the_largest_
 @pytest.mark.parametrize("times", [1, 60, 3000])
 def test_noise_for_sampled_rows_is_enough_and_never_more_than_without_sampling(eps, q, times, monkeypatch) -> None:
     """A bounded number of distributions: the work does not depend on what is asked."""
-    calls, once = [], accountant._sampled_epsilon
-    monkeypatch.setattr(accountant, "_sampled_epsilon", lambda *given: calls.append(1) or once(*given))
+    calls, once = [], accountant._compose_losses
+    monkeypatch.setattr(accountant, "_compose_losses", lambda *given: calls.append(1) or once(*given))
     noise_multiplier.cache_clear()
     z = noise_multiplier(eps, 1e-6, times, q)
     assert len(calls) <= 40
     assert 0 < z <= noise_multiplier(eps, 1e-6, times) * (1 + 1e-9)
     assert epsilon({(z, q): times}, 1e-6) <= eps
+
+
+def integrate_delta(eps: float, z: float, q: float, times: int, added: bool) -> float:
+    """δ(ε) of sampled releases without any grid of losses: the inverse Laplace transform of their moments.
+
+    δ(ε) = 1/2πi ∫ E[exp(sL)]^times exp(-sε) / (s (s + 1)) ds on a line through the saddle point; L is the loss of one.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    x = z * 16 * nodes + 0.5
+    loss = np.log1p(q * np.expm1((2 * x - 1) / (2 * z**2)))
+    mass = np.exp(-0.5 * (x / z) ** 2) * weights * 16 / math.sqrt(2 * math.pi)
+    loss, mass = (-loss, mass) if added else (loss, mass * np.exp(loss))
+
+    def exponent(s):
+        with np.errstate(over="ignore", invalid="ignore"):  # far from the saddle point
+            moments = np.log1p(np.expm1(np.multiply.outer(s, loss)) @ mass)
+        return times * moments - s * eps - np.log(s) - np.log1p(s)
+
+    line = np.exp(np.linspace(-5, 20, 120))
+    heights = exponent(line)
+    c = line[np.nanargmin(heights)]
+    top, near = exponent(np.array([c]))[0], exponent(np.array([0.999 * c, 1.001 * c]))
+    t = np.linspace(0, 14 * 0.001 * c / math.sqrt(max(near.sum() - 2 * top, 1e-12)), 500)
+    values = np.exp(exponent(c + 1j * t) - top).real
+    assert abs(values[-1]) < 1e-6, "the integral has an end"
+    return float(np.trapezoid(values, t) / math.pi * math.exp(top))
+
+
+@pytest.mark.parametrize(
+    ("eps", "delta", "q", "times"),
+    [
+        (1e-6, 1e-6, 0.03, 700),  # losses of 1e-8: what a difference of like numbers loses
+        (2e-6, 3e-5, 2e-4, 4000),  # ε far below δ
+        (7e-4, 1e-8, 0.006, 900),
+        (0.05, 5e-6, 0.04, 15000),
+        (4.0, 1e-7, 0.85, 90),
+    ],
+)
+def test_noise_for_sampled_rows_is_that_of_an_integral_without_a_grid(eps, delta, q, times) -> None:
+    def true(z: float) -> float:
+        return max(integrate_delta(eps, z, q, times, added) for added in (False, True))
+
+    z = noise_multiplier(eps, delta, times, q)
+    assert true(z) <= delta < true(0.98 * z), "enough, and hardly more than needed"
+
+
+def test_the_integral_is_right_where_there_is_a_closed_form() -> None:
+    assert integrate_delta(0.8, 20.0, 1.0, 30, False) == pytest.approx(delta_of(math.sqrt(30) / 20, 0.8), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("eps", "delta", "q", "times"), [(0.9, 1e-6, 0.01, 50), (6.0, 1e-7, 1e-3, 20), (0.5, 1e-4, 0.01, 2)]
+)
+def test_rare_and_large_losses_are_those_of_dp_accountings_own_distributions(eps, delta, q, times) -> None:
+    library = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
+    z = noise_multiplier(eps, delta, times, q)
+
+    def at_least(z: float, pessimistic: bool) -> float:
+        one = library.from_gaussian_mechanism(
+            z,
+            sampling_prob=q,
+            value_discretization_interval=eps / 400,
+            pessimistic_estimate=pessimistic,
+            use_connect_dots=pessimistic,
+        )
+        return float(one.self_compose(times).get_delta_for_epsilon(eps))
+
+    assert at_least(z, False) <= delta < at_least(0.97 * z, True)
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-7, 51.0, math.nan])
@@ -121,6 +189,7 @@ def test_the_ledger_counts_what_left_the_client_that_released_most(tmp_path) -> 
         ({"epsilon": float("nan")}, "epsilon must be above 0"),
         ({"delta": 0.0}, "delta must be above 0"),
         ({"delta": 1.0}, "delta must be above 0"),
+        ({"delta": 0.1}, "delta must be below 1 / number of rows, but is 0.1"),
         ({"row_norm": None}, "Reading it from the data would leak"),
         ({"row_norm": 0.0}, "row_norm must be above 0"),
         ({"row_norm": math.inf}, "row_norm must be above 0"),

@@ -7,10 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from fedspan import FederatedSVD, PaperDP, Participation
+from fedspan import FederatedSVD, PaperDP, Participation, run
 from fedspan.algorithms import PaperNoise
 from fedspan.algorithms.spectral.fedpower import PaperNoiseClient
 from fedspan.core.rng import Streams
+from fedspan.engines import InProcess
+from fedspan.engines.inprocess import Faults
 
 SIZES = {"a": 100, "b": 300, "c": 600}
 DELTA, EPS1, EPS2, K = 0.01, 0.5, 2.0, 2
@@ -33,6 +35,30 @@ def test_the_deviations_are_those_that_are_printed(options: dict, client: float,
     method = PaperNoise(epsilon1=EPS1, epsilon2=EPS2, delta=DELTA, **options)
     assert method.client_deviation(SIZES) == pytest.approx(client)
     assert method.server_deviation(SIZES, K) == pytest.approx(server)
+
+
+@pytest.mark.parametrize(
+    ("options", "server"),
+    [({}, 0.528), ({"count": K, "scheme": 1}, 0.311), ({"count": K, "scheme": 2}, 0.264)],
+    ids=["full", "scheme 1", "scheme 2"],
+)
+def test_the_servers_noise_for_very_unequal_clients_is_that_of_the_formulas(options: dict, server: float) -> None:
+    """Worked out by hand from the three formulas; c(1)/(ε n), which was used for all, would be 0.031."""
+    method = PaperNoise(epsilon1=0.1, epsilon2=0.1, delta=DELTA, **options)
+    assert method.server_deviation({"a": 50, "b": 100, "c": 850}, K) == pytest.approx(server, abs=5e-4)
+
+
+@pytest.mark.parametrize("scheme", [1, 2])
+def test_K_counts_those_that_answered(scheme: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S_t are the first K that respond, so the server's noise is that of as many, like the weights."""
+    told, once = [], PaperNoise.server_deviation
+    monkeypatch.setattr(PaperNoise, "server_deviation", lambda self, s, k: told.append(k) or once(self, s, k))
+    rng = np.random.default_rng(1)
+    data = {name: rng.normal(size=(n, 6)) * [5, 1, 1, 1, 1, 1] for name, n in SIZES.items()}
+    server = PaperNoise(k=1, p=1, tol=0, count=3, scheme=scheme)
+    run(server, InProcess(data, faults=Faults(lose_reply=0.3)), rounds=20, seed=0, min_clients=1, retries=40)
+    assert set(told) <= {1, 2, 3}
+    assert len(set(told)) > 1, "some answers were lost"
 
 
 def test_the_noise_that_is_added_has_these_deviations() -> None:

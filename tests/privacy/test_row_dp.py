@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -269,9 +270,24 @@ def test_a_delta_that_may_show_a_whole_row_is_refused_by_a_noised_count() -> Non
     from fedspan import Ledger
 
     ledger = Ledger()
-    with pytest.raises(InputError, match=r"delta must be below 1 / number of rows, but is 0.01 for about [\d,]+ rows"):
-        FederatedPCA(2, privacy=RowDP(1.0, 0.01, 2.0)).fit([table(4000)], ledger=ledger)
+    dp = RowDP(1.0, 0.01, 2.0)
+    said = r"but is 0.01 for about [\d,]+ rows .*Only noised counts were released, for epsilon ([\d.e-]+) of 1\."
+    with pytest.raises(InputError, match=said) as caught:
+        FederatedPCA(2, privacy=dp).fit([table(4000)], ledger=ledger)
+    found = re.search(said, str(caught.value))
+    assert found
+    assert float(found.group(1)) == pytest.approx(ledger.epsilon(0.01), rel=0.06)
     assert [row["task"] for row in ledger.rows() if row["event"] == "exchange"] == ["census"]
+
+
+def test_a_delta_that_is_too_large_for_so_many_clients_is_refused_before_anything_is_sent() -> None:
+    from fedspan import Ledger
+
+    for privacy in (RowDP(1.0, 0.05, 2.0), RowDP(1.0, 0.05, "auto")):
+        ledger = Ledger()
+        with pytest.raises(InputError, match=r"is 0.05 for 20 clients.*Nothing was released"):
+            FederatedPCA(2, privacy=privacy).fit([table(60)] * 20, ledger=ledger)
+        assert ledger.exchanges == 0
 
 
 def test_a_hopeless_run_warns_before_anything_is_sent() -> None:

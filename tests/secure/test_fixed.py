@@ -121,14 +121,14 @@ BEYOND: dict[str, Array] = {
 
 
 @pytest.mark.parametrize("x", BEYOND.values(), ids=BEYOND)
-def test_what_could_wrap_saturates_and_is_counted_in_the_sum(x: Array) -> None:
-    """Four clients: the largest that fits is below 2^62/4 = 2^60. Who has more is not said, only how many have."""
+def test_what_could_wrap_saturates_and_is_marked_in_the_sum(x: Array) -> None:
+    """Four clients: the largest that fits is below 2^62/4 = 2^60. Who has more is not said, nor how many have."""
     fits: Arrays = {"n": np.array(1), "Y": np.zeros_like(x)}
     assert not fixed.has_saturated(fixed.to_lanes(fits, 4))
     assert fixed.has_saturated(fixed.to_lanes({"n": np.array(1), "Y": x}, 4))
     for many in (1, 3, 4):
         sums = added([{"n": np.array(1), "Y": x}] * many + [fits] * (4 - many))
-        with pytest.raises(InputError, match=rf"^The numbers of {many} of 4 clients were too large or not .*Rescale"):
+        with pytest.raises(InputError, match=r"^Some numbers of one or more of the 4 clients were too large.*Rescale"):
             fixed.from_lanes(sums, 4)
 
 

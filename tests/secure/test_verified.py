@@ -44,10 +44,11 @@ from fedspan.engines import Faults, InProcess, inprocess
 from fedspan.engines.start import algorithm_from, plain_fields
 from fedspan.errors import InputError, ProtocolError
 from fedspan.privacy.plan import plan_for
-from fedspan.secure.keys import stream
+from fedspan.secure import fixed
+from fedspan.secure.keys import purpose_key
 from fedspan.secure.opening import make_groups
 from fedspan.secure.replica import Heard, Replica, ReplicaMemory
-from fedspan.secure.tags import PRIME, from_halves, linear_tag, to_halves
+from fedspan.secure.tags import PRIME, from_limbs, is_tag_of, make_tag, to_limbs
 
 KERNELS = ("Haswell", "Nehalem", "SkylakeX")
 
@@ -426,35 +427,56 @@ def test_a_replica_goes_on_from_its_memory_at_every_step(name: str) -> None:
 # ---------------------------------------------------------------------------------------- tags
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 2**13 - 1, 2**13, 2**13 + 5, 2**16])
+def tag_by_hand(key: bytes, group: int, x: np.ndarray, clients: int) -> int:
+    """P(x + b) + s_g in Python's integers, as RFC 8439 has it, without the two highest bits of P."""
+    r = int.from_bytes(purpose_key(key, "r")[:16], "little") & 0x0FFFFFFC0FFFFFFC0FFFFFFC0FFFFFFF
+    words = [value + 2**63 // clients for value in x.tolist()] + [0] * (x.size % 2)
+    assert all(0 <= word < 2**64 for word in words)
+    found = 0
+    for low, high in zip(words[::2], words[1::2], strict=True):
+        found = (found + low + (high << 64) + (1 << 128)) * r % PRIME
+    return (found % 2**128 + int.from_bytes(purpose_key(key, "pad", group), "little")) % PRIME
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 7, 2**10])
+@pytest.mark.parametrize("clients", [2, 3, 2047, 5000])
 @pytest.mark.parametrize("kind", ["random", "largest", "smallest"])
-def test_a_tag_is_exact(size: int, kind: str) -> None:
-    """Against Python's integers, at the ends of their range too."""
-    key = bytes(range(32))
-    ends = {"largest": np.full(size, 2**63 - 1), "smallest": np.full(size, -(2**63))}
-    x = ends.get(kind, np.random.default_rng(size).integers(-(2**63), 2**63 - 1, size))
-    r = stream(key, size)
-    assert linear_tag(key, x) == sum(a * b for a, b in zip(r.tolist(), x.tolist(), strict=True)) % PRIME
+def test_a_tag_is_the_polynomial(size: int, clients: int, kind: str) -> None:
+    """Against Python's integers, at the ends of what a part may hold, too (fixed.py)."""
+    key, most = bytes(range(32)), 2 ** fixed.count_step_bits(clients) if clients > 1000 else 2**62 // clients
+    ends = {"largest": np.full(size, most), "smallest": np.full(size, -most)}
+    x = ends.get(kind, np.random.default_rng(size).integers(-most, most, size))
+    assert make_tag(key, 1, x, clients) == tag_by_hand(key, 1, x, clients)
+    assert is_tag_of(make_tag(key, 1, x, clients), key, x, {1: 1}, clients)
 
 
-def test_the_modulus_is_a_prime_larger_than_any_difference_of_two_numbers() -> None:
-    """Miller and Rabin's test, which is certain below 3.3e24 with the first thirteen primes."""
-    odd, twos = PRIME - 1, 0
-    while odd % 2 == 0:
-        odd, twos = odd // 2, twos + 1
-    for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41):
-        powers = [pow(base, odd << i, PRIME) for i in range(twos)]
-        assert powers[0] == 1 or PRIME - 1 in powers
-    assert PRIME > 2**64 - 1
-
-
-def test_tags_add_up() -> None:
+@pytest.mark.parametrize("clients", [4, 600])
+@pytest.mark.parametrize("kind", ["random", "largest"])
+def test_tags_add_up_and_any_other_sum_is_recognised(clients: int, kind: str) -> None:
     key, rng = bytes(32), np.random.default_rng(1)
-    parts = [rng.integers(-(2**50), 2**50, 1000) for _ in range(50)]
-    tags = [to_halves(linear_tag(key, part)) for part in parts]
-    total = np.sum(tags * 40 + tags[:1], axis=0)
-    whole = 40 * np.sum(parts, axis=0) + parts[0]
-    assert from_halves(total) == linear_tag(key, whole)
+    half, most = clients // 2, 2**62 // clients
+    parts = rng.integers(-most, most, (clients, 51)) if kind == "random" else np.full((clients, 51), most)
+    tags = [to_limbs(make_tag(key, int(i >= half), part, clients)) for i, part in enumerate(parts)]
+    sizes = {0: half, 1: clients - half}
+    for inside in ({0: half}, sizes):
+        m = sum(inside.values())
+        tag, total = from_limbs(np.sum(tags[:m], axis=0)), parts[:m].sum(axis=0)
+        assert tag is not None
+        assert is_tag_of(tag, key, total, inside, clients)
+        for at in (0, 1, 50):
+            for much in (1, 2**32, 2**61 - 1, 2**62, -(2**63)):  # what moduli of other tags take for the same
+                other = total.copy().view(np.uint64)
+                other[at : at + 1] += np.int64(much).astype(np.uint64)
+                assert not is_tag_of(tag, key, other, inside, clients)
+        assert not is_tag_of((tag + 1) % PRIME, key, total, inside, clients)
+        assert not is_tag_of(tag, bytes(31) + b"1", total, inside, clients)
+    assert not is_tag_of(tag, key, total, {0: half}, clients)
+    assert not is_tag_of(2 * tag % PRIME, key, 2 * total, sizes, clients)
+
+
+def test_limbs_of_another_number_are_no_tag() -> None:
+    assert from_limbs(np.zeros((1, 2), dtype=np.uint64)) is None
+    assert from_limbs(to_limbs(PRIME - 1)) == PRIME - 1
 
 
 @pytest.mark.parametrize("algorithm", [Krylov(k=2, tol=1e-13), Krylov(k=2, tol=0)])

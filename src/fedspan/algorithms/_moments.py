@@ -31,7 +31,7 @@ SHOWS_PRODUCTS = "products of its second-moment matrix with the server's blocks 
 class Moments:
     """What the opening round found."""
 
-    n: int
+    n: float  # how many rows; with weights their sum
     mean: Array  # (d,), zero if no centering is requested
     scale: Array  # (d,)
     trace: float
@@ -51,7 +51,7 @@ def measure(center: bool, scale: bool) -> Round[Moments]:
     shift: dict[str, Array] = {}
     if center or scale:
         counts = (yield from complete(Ask("count", want=Sum("n", "total")))).total
-        n, mean = int(counts["n"]), counts["total"] / counts["n"]
+        n, mean = _read_count(counts["n"]), counts["total"] / counts["n"]
         if center:
             shift["mean"] = mean
         if scale:
@@ -60,7 +60,7 @@ def measure(center: bool, scale: bool) -> Round[Moments]:
             # A constant column stays as it is; the rounding of its mean is no deviation (scikit-learn's rule).
             shift["scale"] = np.where(s > n * np.finfo(np.float64).eps * np.abs(mean), s, 1.0)
     settled = yield from complete(Ask("settle", shift, Sum("n", "energy", "features")))
-    n, clients = int(settled.total["n"]), len(settled.asked)
+    n, clients = _read_count(settled.total["n"]), len(settled.asked)
     d = int(settled.total["features"]) // clients
     if d * clients != int(settled.total["features"]):
         raise InputError("The clients have different numbers of features. Give all clients the same columns.")
@@ -69,6 +69,12 @@ def measure(center: bool, scale: bool) -> Round[Moments]:
     return Moments(
         n, shift.get("mean", np.zeros(d)), shift.get("scale", np.ones(d)), float(settled.total["energy"]), clients
     )
+
+
+def _read_count(n: Array) -> float:
+    """A number of rows: an integer, unless rows have weights."""
+    value = float(n)
+    return int(value) if value.is_integer() else value
 
 
 def measure_tasks(center: bool, scale: bool) -> frozenset[str]:
@@ -98,10 +104,13 @@ def measure_replay(center: bool, scale: bool) -> dict[str, dict[str, Comparison]
     return {task: told[task] for task in measure_tasks(center, scale)}
 
 
-def ask_sizes() -> Round[dict[str, int]]:
-    """How many rows each client has, for algorithms whose weights or cohorts need it. The server sees every size."""
+def ask_sizes() -> Round[dict[str, float]]:
+    """How many rows each client has (with weights, their sum), for algorithms whose weights or cohorts need it.
+
+    The server sees every size.
+    """
     replies = yield from complete(Ask("size"))
-    return {client: int(arrays["n"]) for client, arrays in replies.each.items()}
+    return {client: _read_count(arrays["n"]) for client, arrays in replies.each.items()}
 
 
 class RowsClient(Client[Shift]):
@@ -123,13 +132,13 @@ class RowsClient(Client[Shift]):
 
     @task(releases={"n": Sensitivity(0), "total": Sensitivity(1)}, shows="its number of rows and its column sums")
     def count(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
-        """n_i and the column sums of A_i."""
-        return state, {"n": np.array(self.rows.n), "total": self.check_finite(self.rows.sums())}
+        """n_i and the column sums of A_i; with weights, both are weighted."""
+        return state, {"n": np.array(self.rows.total), "total": self.check_finite(self.rows.sums())}
 
     @task(releases={"n": Sensitivity(0)}, shows="its number of rows")
     def size(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """n_i."""
-        return state, {"n": np.array(self.rows.n)}
+        return state, {"n": np.array(self.rows.total)}
 
     @task(releases={"squares": Sensitivity(2)}, shows="its column sums of squares around the common mean")
     def spread(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
@@ -145,7 +154,7 @@ class RowsClient(Client[Shift]):
         state = replace(state, mean=arrays.get("mean"), scale=arrays.get("scale"))
         squares = self.check_finite(self.rows.squares(state.mean))
         energy = (squares if state.scale is None else squares / state.scale**2).sum()
-        return state, {"n": np.array(self.rows.n), "energy": np.array(energy), "features": np.array(self.rows.d)}
+        return state, {"n": np.array(self.rows.total), "energy": np.array(energy), "features": np.array(self.rows.d)}
 
     def check_finite(self, sums: Array) -> Array:
         """Return the sums. If they are not finite, neither are the rows: finding out costs no pass over the data."""

@@ -22,16 +22,29 @@ from fedspan.numerics.rayleigh_ritz import extension, rayleigh_ritz
 Multiply = Callable[[Array], Array]
 _MOST_DENSE = 3000  # features up to which M_i is formed to find its eigenpairs
 _LOCAL_BLOCKS, _OVERSAMPLED = 4, 5
+_MOST_STEPS, _CUT = 2.0**52, 2.0**62
 
 
-def round_product(multiply: Multiply, arrays: Arrays) -> Array:
-    """M_i V̂ in whole multiples of Δ: integers, which can be summed without any rounding error."""
-    Y = multiply(from_grid(arrays["Z"], arrays["scale"])) / arrays["step"]
-    if np.abs(Y).max(initial=0.0) >= 2**52:
+def check_step(largest: float, step: float) -> None:
+    """Refuse a step of which products of that size would be too many. The server asks this, before it asks anything."""
+    if not 2 * largest < _MOST_STEPS * step:
         raise InputError(
             "The products are too large for this rounding step: they exceed 2^52 steps. Raise tol, or use bits=None."
         )
-    return np.rint(Y).astype(np.int64)
+
+
+def round_product(multiply: Multiply, arrays: Arrays) -> Array:
+    """M_i V̂ in whole multiples of Δ: integers, which can be summed without any rounding error.
+
+    What does not fit into 63 bits, because a server lies about Δ, is cut off there: a refusal would tell of it.
+    """
+    return _to_steps(multiply(from_grid(arrays["Z"], arrays["scale"])), arrays["step"])
+
+
+def _to_steps(Y: Array, step: Array) -> Array:
+    """Y in whole multiples of a step, cut off where they would not be whole numbers of 64 bits."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return np.rint(np.clip(np.nan_to_num(Y / step, nan=_CUT), -_CUT, _CUT)).astype(np.int64)
 
 
 def search_eigenpairs(multiply: Multiply, d: int, count: int, rng: Streams) -> tuple[Array, Array]:
@@ -52,7 +65,7 @@ def blend_leading(multiply: Multiply, arrays: Arrays, rng: Streams) -> Array:
     w, U = approximate_eigenpairs(multiply, d, count, rng)
     root = np.sqrt(np.sqrt(np.maximum(w, 0.0) / unit))
     S = U @ (root[:, None] * (U.T @ draw_mix(seed, d, width)))
-    return np.rint(turn(S, seed) / arrays["step"]).astype(np.int64)
+    return _to_steps(turn(S, seed), arrays["step"])
 
 
 def approximate_eigenpairs(multiply: Multiply, d: int, count: int, rng: Streams) -> tuple[Array, Array]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, get_args, get_origin, get_type_hints
@@ -101,8 +102,16 @@ _EVENT_KINDS: dict[str, type[Started] | type[Asked] | type[Exchange] | type[Roun
     "note": Note,
 }
 _EVENT_NAMES = {kind: name for name, kind in _EVENT_KINDS.items()}
+_FOREIGN_ERROR = re.compile(
+    r"^(\w*(?:Error|Exception|Exit|Interrupt|Iteration|Warning)): .*", re.DOTALL
+)  # see `explain`
 _FIELD_TYPES = {kind: get_type_hints(kind) for kind in _EVENT_KINDS.values()}
 _MEMBERS: dict[object, set[type]] = {int: {int}, float: {float, int, bool}, str: {str}, bool: {bool}}
+
+
+def shorten_failures(failures: Mapping[str, str]) -> dict[str, str]:
+    """Why clients failed, as it may be passed on: of errors of other libraries, which may quote data, only the kind."""
+    return {client: _FOREIGN_ERROR.sub(r"\1", why) for client, why in failures.items()}
 
 
 class Ledger:

@@ -113,6 +113,7 @@ class Ask:
     an answer from every client that is asked, because the sum over some of them answers another problem. `optional`: in
     a run with `min_clients` nobody need answer, because the algorithm has another way to go on. `narrow` says what is
     known of the sums of integer arrays, so that a secure sum takes fewer bits; other sessions take no notice of it.
+    `hidden` ends a run whose sums are secure in place of a question that only single replies could answer.
 
     An algorithm goes on with the very arrays that it has sent, not with copies of them: a site that repeats its steps
     (see `Server.replay`) puts what the server sent into these arrays.
@@ -126,6 +127,7 @@ class Ask:
     everyone: bool = False
     optional: bool = False
     narrow: Mapping[str, Narrow] = field(default_factory=dict)
+    hidden: str = ""
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,10 @@ class Server(Protocol[S]):
         """All that a run releases, from which its noise is planned; empty if it cannot be combined with noise."""
         return ()
 
+    def batch_rows(self) -> int:
+        """How many rows of a client a sum is over that is over a batch of them; 0: no sum is."""
+        return 0
+
     def simulates(self) -> bool:
         """Whether the clients' secret draws come from the seed, so that whoever knows it can repeat them."""
         return False
@@ -200,8 +206,9 @@ class Server(Protocol[S]):
         return None
 
 
-Needs = Literal["rows", "entities", "labelled", "target", "network", "survey"]
-"""What a client is made of: rows, rows with ids, with labels, with a number to predict, rows and a network, columns."""
+Needs = Literal["rows", "entities", "labelled", "target", "network", "survey", "ids"]
+"""What a client is made of: rows, rows with ids, with labels, with a number to predict, rows and a network, columns, or
+ids alone."""
 
 
 class Client(Protocol[C]):

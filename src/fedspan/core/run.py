@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from fedspan._types import Array, Arrays
 from fedspan.channel.stage import Channel
 from fedspan.core.checkpoint import Checkpoint, field_values, to_c_order
-from fedspan.core.ledger import Asked, Exchange, Ledger, Note, RoundEnd, Started
+from fedspan.core.ledger import Asked, Exchange, Ledger, Note, RoundEnd, Started, shorten_failures
 from fedspan.core.participation import Participation
 from fedspan.core.protection import RETRIES, Protection, SecureSums
 from fedspan.core.protocol import AnyServer, Ask, Replies, Round, Server, tasks_of
@@ -304,11 +304,11 @@ class _Conductor(Generic[S]):
             failures = {**dict.fromkeys(to, why), **replies.failures}
             replies = Replies(to, to, failures=failures)
             event = replace(event, missing=to, failures=failures)
-        self.ledger.add(event)
+        self.ledger.add(replace(event, failures=shorten_failures(event.failures)))
         return replies, event
 
     def _tell_missing(self, replies: Replies, event: Exchange, least: int) -> str:
-        if event.failures:
+        if event.failures:  # the whole text; the ledger has a part of it
             client, reason = next(iter(event.failures.items()))
             why = f"client {client!r} failed: {reason}"
         else:

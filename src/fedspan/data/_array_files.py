@@ -42,7 +42,7 @@ def is_libsvm(source: object) -> bool:
 
 def read_arrays(source: object, preparation: Preparation) -> ArrayTable:
     """The matrix in an array, a sparse matrix, a list of rows or a file of them, prepared."""
-    if preparation.columns is not None or preparation.categories:
+    if preparation.columns is not None or preparation.categories or preparation.weight is not None:
         raise InputError(
             "Columns can be chosen only by their names, but this table has no names. Use CSV, Parquet or a data frame."
         )

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from fedspan._types import Array
 from fedspan.algorithms.agree_columns import Columns, agree_on_columns
 from fedspan.data.preparation import Preparation
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.data.tables import Prepared, Table, arrange_columns, open_table
 from fedspan.errors import InputError
-from fedspan.numerics.operators import Matrix, RowBatches
+from fedspan.numerics.operators import Matrix, RowBatches, WeightedRows
 
 _KEPT = 1 << 28  # bytes that are held of what was opened; further files and frames are opened again when needed
 
 Entry = TypeVar("Entry")
-ClientData: TypeAlias = Matrix | RemoteTable | Callable[[], Matrix]  # what an engine makes a client of
+ClientData: TypeAlias = (
+    Matrix | WeightedRows | RemoteTable | Callable[[], Matrix | WeightedRows]
+)  # what an engine makes a client of
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Schema:
     rows: int
     preparation: Preparation | None = None  # how the columns were made, if they were
     dtype: str | None = None  # float32 if all rows are, else float64; None if the rows are at other sites
+    counts: Mapping[str, int] = field(default_factory=dict)  # rows of each client, unless they are at other sites
+    weights: Mapping[str, Array] = field(default_factory=dict)  # of the rows, where a column of the table holds them
 
 
 def name_clients(clients: Mapping[str, Entry] | Sequence[Entry]) -> dict[str, Entry]:
@@ -84,7 +89,7 @@ def open_clients(
         )
     sources = sorted(name_clients(clients).items())
     data: dict[str, ClientData] = {}
-    rows, dtypes = 0, set[str | None]()
+    rows, dtypes, counts, weights = 0, set[str | None](), dict[str, int](), dict[str, Array]()
 
     def open_each() -> Iterator[tuple[str, Columns]]:
         """One after the other, so that a client that differs is refused before the next one is opened."""
@@ -107,6 +112,9 @@ def open_clients(
                 data[name] = arranged.X if kept else partial(_reopen, source, in_batches, arranged.names)
                 dtypes.add(str(table.X.dtype))
                 (n, d), names, units = table.X.shape, table.names, table.units
+                counts[name] = n
+                if table.weights is not None:
+                    weights[name] = table.weights
             rows += n
             yield name, Columns(int(d), names, dict(units))
 
@@ -114,7 +122,9 @@ def open_clients(
     preparations = [source.preparation for _, source in sources if isinstance(source, Prepared | RemoteTable)]
     made = next((each for each in preparations if each is not None and not each.trivial), None)
     common = "float32" if dtypes == {"float32"} else "float64"
-    return data, Schema(columns.features, columns.names, rows, made, None if None in dtypes else common)
+    return data, Schema(
+        columns.features, columns.names, rows, made, None if None in dtypes else common, counts, weights
+    )
 
 
 def _count_bytes(X: Matrix) -> int:

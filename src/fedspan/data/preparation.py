@@ -55,8 +55,10 @@ class Preparation:
             if name is not None:
                 taken[name] = role
         for name, words in self.categories.items():
-            if name in (self.id, self.label):
-                raise InputError(f"Column {name!r} is the id or the label, so it cannot be a category. Leave it out.")
+            if name in (self.id, self.label, self.weight):
+                raise InputError(
+                    f"Column {name!r} is the id, the label or the weight, so it cannot be a category. Leave it out."
+                )
             if len(set(words)) < len(words):
                 raise InputError(f"The categories of column {name!r} must differ, but one is given twice.")
 

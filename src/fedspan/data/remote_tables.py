@@ -32,6 +32,7 @@ class RemoteTable:
     columns: tuple[str, ...] | None = None  # as they are in the table, where the site tells it
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the words of columns
     ids: bool = False  # whether its rows have ids
+    keyed: bool = False  # whether its site has a secret to digest them with
     preparation: Preparation | None = None  # how its columns are made, if they are
 
     @property

@@ -145,6 +145,14 @@ class DataFrame(Protocol):
     def to_numpy(self) -> Array: ...
 
 
+@runtime_checkable
+class IndexedFrame(DataFrame, Protocol):
+    """A frame whose rows have labels, as in pandas."""
+
+    @property
+    def index(self) -> Iterable[object]: ...
+
+
 class DataColumn(Protocol):
     """What is used of a column of such a frame."""
 

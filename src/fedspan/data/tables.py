@@ -150,7 +150,7 @@ class BatchedRows(RowBatches):
 
     def batches(self) -> Iterator[Array]:
         layout, n = Layout(self.source.names, self.preparation), 0
-        for batch in self.source.batches([*layout.features], layout.text):
+        for batch in self.source.batches([*layout.features, *layout.apart], layout.text):
             X, _ = layout.to_matrix(batch)
             n += len(X)
             yield X

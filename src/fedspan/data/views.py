@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import scipy.sparse as sp
 
 from fedspan._types import Array
 from fedspan.data.clients import name_clients
-from fedspan.data.preparation import PLAIN
-from fedspan.data.tables import Prepared, open_table
+from fedspan.data.preparation import PLAIN, Layout
+from fedspan.data.remote_tables import RemoteTable
+from fedspan.data.tables import Prepared, Table, find_source, open_table
 from fedspan.errors import InputError
 from fedspan.numerics.operators import HeldMatrix
 
@@ -19,11 +21,23 @@ Ids = Sequence[object] | Array | None  # of the rows of one view
 
 
 class ViewSource(NamedTuple):
-    """A view that is not opened yet; the ids of its rows, or the column that holds them; rows that are held out."""
+    """A view that is not opened yet; the ids of its rows, or the column that holds them; rows that are held out.
+
+    `rows` are its rows in the order that all views share, -1 for an entity that it lacks; None: all, as they are.
+    """
 
     source: object
     ids: str | Ids
     held_out: object
+    rows: Array | None = None
+
+    def open(self) -> OpenView:
+        """The view with its rows in the common order."""
+        view = open_view(self.source, self.ids)
+        if self.rows is None:
+            return view
+        ids = None if view.ids is None else [view.ids[row] for row in self.rows]
+        return OpenView(take_rows(view.X, self.rows), view.names, ids)
 
 
 class OpenView(NamedTuple):
@@ -32,6 +46,49 @@ class OpenView(NamedTuple):
     X: HeldMatrix
     names: tuple[str, ...] | None
     ids: Ids
+
+
+def take_rows(X: HeldMatrix, rows: Array) -> HeldMatrix:
+    """Those rows in that order."""
+    if (rows < 0).any():
+        raise InputError("This model needs every entity in every view, but some are missing. Match the intersection.")
+    return cast(HeldMatrix, sp.csr_array(X)[rows]) if sp.issparse(X) else np.asarray(X)[rows]
+
+
+def name_columns(source: object, ids: str | Ids = None) -> tuple[str, ...] | None:
+    """The names of a view's features, without reading its rows where that can be; None if they have none."""
+    inner, preparation = (source.source, source.preparation) if isinstance(source, Prepared) else (source, PLAIN)
+    if isinstance(inner, RemoteTable):
+        return inner.names
+    if callable(inner):
+        return open_view(source, ids).names
+    columns = None if isinstance(inner, Table) else find_source(inner)
+    if columns is None:
+        return inner.names if isinstance(inner, Table) else None
+    return Layout(columns.names, replace(preparation, id=ids) if isinstance(ids, str) else preparation).names
+
+
+def check_column_names(names: Sequence[str] | None, wanted: Sequence[str] | None, view: str) -> None:
+    """Refuse a table that has other columns than the view had in the fit, whatever their order."""
+    if names is None or wanted is None:
+        return
+    lacks, odd = [name for name in wanted if name not in names], [name for name in names if name not in wanted]
+    if lacks or odd:
+        found = {"lacks": lacks, "has also": odd}
+        parts = [f"{what} {', '.join(map(repr, some[:5]))}" for what, some in found.items() if some]
+        raise InputError(
+            f"View {view!r} must have the columns of the fit, but the table {' and '.join(parts)}. Rename, add or "
+            "leave out columns."
+        )
+
+
+def match_columns(X: HeldMatrix, names: Sequence[str] | None, wanted: Sequence[str] | None, view: str) -> HeldMatrix:
+    """A view's features in the order of the fit, by their names if both have some."""
+    if names is None or wanted is None or tuple(names) == tuple(wanted):
+        return X
+    check_column_names(names, wanted, view)
+    places = [list(names).index(name) for name in wanted]
+    return cast(HeldMatrix, sp.csr_array(sp.csc_array(X)[:, places])) if sp.issparse(X) else np.asarray(X)[:, places]
 
 
 def open_view(source: object, ids: str | Ids = None) -> OpenView:
@@ -60,13 +117,16 @@ def gather_views(
     sources = name_clients(views)
     if len(sources) < 2:
         raise InputError("There must be at least two views of the same entities, but there is only one.")
-    own_ids: dict[str, Any]
-    if ids is None or isinstance(ids, str) or _is_one_list(ids):
-        own_ids = dict.fromkeys(sources, ids)
-    else:
-        own_ids = _give_each("ids", ids, sources)
+    own_ids = gather_ids(ids, sources)
     held = {} if held_out is None else _give_each("held_out", held_out, sources)
     return {name: ViewSource(source, own_ids[name], held.get(name)) for name, source in sources.items()}
+
+
+def gather_ids(ids: str | Ids | Mapping[str, Ids], sources: Mapping[str, object]) -> dict[str, Any]:
+    """By view, the ids of its rows, or the name of the column that holds them."""
+    if ids is None or isinstance(ids, str) or _is_one_list(ids):
+        return dict.fromkeys(sources, ids)
+    return _give_each("ids", ids, sources)
 
 
 def _is_one_list(ids: Sequence[object] | Array | Mapping[str, Ids]) -> bool:

@@ -6,6 +6,7 @@ A run that asks for less protection than it demands is refused before a row is r
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,8 @@ from typing import Any
 from fedspan._files import require_private
 from fedspan._foreign import parse_toml
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, feature_names
-from fedspan.algorithms.registry import ALGORITHMS, OPENINGS
+from fedspan.algorithms.matching.match_digests import MatchDigests
+from fedspan.algorithms.registry import ALGORITHMS, MATCHINGS, OPENINGS
 from fedspan.data.cells.dialect import KEYS_OF_DIALECT, add_reading, read_dialect
 from fedspan.data.database import has_password
 from fedspan.data.ids_and_labels import to_class
@@ -56,6 +58,9 @@ class SiteTable:
     rows: int = 0  # what others are told, if anything: a public figure, which nobody compares with the data
     min_rows: int = 1  # a job over fewer rows is refused
     min_rows_per_class: int = 1
+    min_common: int = 10  # rows are matched by their ids only if at least so many entities are common
+    max_ids: int = 1_000_000  # and only in sets of at most this size
+    pad_ids: int = 0  # of so many ids others are to see at least, whatever the table has
     secret_file: str | None = None  # keys the digests of ids; the sites share its contents, the server never sees them
     held_out: str | None = None  # further rows of the same columns
     network: str | None = None  # for deep GCCA: module:function of the site's own, which makes its network
@@ -75,6 +80,8 @@ class SiteTable:
         """How columns are made for a job: it chooses among the words of this file, and can add none."""
         wanted = preparation_from(asked.get("preparation"))
         alone = bool(asked.get("alone"))
+        if wanted.weight is not None:
+            raise PolicyRefusal("A site does not weigh its rows for a job. Leave data.weight out.")
         self._check_role("id", wanted.id, self.id, optional=alone)
         if wanted.label is None or wanted.label != self.target:
             self._check_role("label", wanted.label, self.label, optional=alone and not wanted.label_everywhere)
@@ -259,6 +266,9 @@ class Policy:
                 f"verified = true in [require] of {path} needs the names of all sites, or a server could invent some: "
                 'sites = ["…", "…", "…"].'
             )
+        for key in ("row_norm", "epsilon", "delta"):
+            if key in require and not 0 < require[key] < math.inf:
+                raise InputError(f"{key} in [require] of {path} must be above 0 and finite, but is {require[key]!r}.")
         if ("epsilon" in require) != ("delta" in require):
             raise InputError(f"[require] of {path} must have both epsilon and delta, or neither.")
         if "row_norm" in require and "epsilon" not in require:
@@ -302,6 +312,7 @@ class Policy:
             "names": names if self.names else None,
             "rows": table.rows if self.rows else 0,
             "ids": table.id is not None,
+            "keyed": table.id is not None and table.secret_file is not None,
         }
         if labels:
             if table.label is None:
@@ -323,12 +334,13 @@ class Policy:
         if t is not None and not 2 <= t <= len(start.clients):
             raise PolicyRefusal(f"The threshold must be from 2 to the {len(start.clients)} sites, but is {t}.")
         check_verified(start, self.verified, self.sites)
-        if self.secure and t is None:
+        secure = self.secure and type(start.algorithm) not in MATCHINGS  # tags of ids cannot be added up
+        if secure and t is None:
             raise PolicyRefusal(
                 "This site accepts secure sums only. Write [secure] enabled = true in the job, with an algorithm that "
                 "asks for sums."
             )
-        if self.secure and t is not None and t < self.others + 1:
+        if secure and t is not None and t < self.others + 1:
             raise PolicyRefusal(
                 f"This site needs at least {self.others} other sites in every sum, but the run would go on with "
                 f"{t - 1}. Write [secure] threshold = {self.others + 1} or more in the job."
@@ -359,9 +371,16 @@ class Policy:
                 raise PolicyRefusal(f"data.fill must have a value for every feature, but one is missing{which}.")
         if needs == "labelled":
             table.choose_classes(start.told)
+        if start.privacy is None and 0 < algorithm.batch_rows() < table.min_rows:
+            raise PolicyRefusal(
+                f"The job sums over batches of {algorithm.batch_rows()} rows, but sums at this site are over at least "
+                f"{table.min_rows} (min_rows in its file). Give batch_size = {table.min_rows} or more, or 0 for all."
+            )
         if needs == "target" and table.target is None:
             raise PolicyRefusal("This site's table has no column of targets. Its owner must name it: target = …")
-        if needs in ("entities", "network") and table.id is not None:
+        if needs == "ids":
+            _check_may_match(table, start)
+        elif needs in ("entities", "network") and table.id is not None and "matched" not in start.told:
             table.read_secret()
         if needs == "network" and table.network is None:
             raise PolicyRefusal(
@@ -370,7 +389,7 @@ class Policy:
 
     def forbids(self, task: str) -> str | None:
         """Why a task is not answered here whatever the algorithm; None if it may be."""
-        if task == "identify_rows" and not (self.rows and self.names):
+        if task in ("identify_rows", "digest_rows") and not (self.rows and self.names):
             return "This site does not give digests of single ids (rows and names in [allow] of its file)."
         return None
 
@@ -382,6 +401,12 @@ class Policy:
             return None
         if dp.simulate or start.algorithm.simulates():
             raise PrivacyError("The server could remove simulated noise again. Leave privacy.simulate out of the job.")
+        least = self.find_table(start.table).min_rows
+        if dp.delta * least >= 1:
+            raise PrivacyError(
+                f"delta must be below 1 / number of rows, but is {dp.delta!r}, and this site expects {least} rows or "
+                "more of a job."
+            )
         plan = start.plan  # this site's own: nothing of it comes from the server
         if plan is None or plan.row_norm != dp.row_norm:
             raise PrivacyError("The privacy plan of this run cannot be made at this site.")
@@ -406,6 +431,14 @@ class Policy:
         return budget
 
 
+def _check_may_match(table: SiteTable, start: StartMessage) -> None:
+    """Refuse to match rows that have no ids, or to digest them without a secret."""
+    if table.id is None:
+        raise PolicyRefusal("This site's table has no column of ids. Its owner must name it: id = …")
+    if isinstance(start.algorithm, MatchDigests) or table.secret_file is not None:
+        table.read_secret()
+
+
 def digest_schema(names: list[str] | None, n_features: int, units: Mapping[str, str]) -> str:
     """One digest of the columns' names, their order and their units."""
     return blake2b(json.dumps([names, n_features, sorted(units.items())]).encode(), digest_size=16).hexdigest()
@@ -417,6 +450,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("columns", "classes"), list),
     **dict.fromkeys(("categories", "units"), dict),
     **dict.fromkeys(("features", "rows", "min_rows", "min_rows_per_class"), int),
+    **dict.fromkeys(("min_common", "max_ids", "pad_ids"), int),
 }
 
 
@@ -443,11 +477,12 @@ def _read_table(path: Path, name: str, given: Any, kit: Path) -> SiteTable:
     for key in ("path", "held_out", "secret_file"):
         if key in keys and "://" not in keys[key]:
             keys[key] = str((kit / keys[key]).absolute())
-    for key in ("features", "min_rows", "min_rows_per_class"):
+    for key in ("features", "min_rows", "min_rows_per_class", "min_common", "max_ids"):
         if keys.get(key, 1) < 1:
             raise InputError(f"{key} in {where} must be at least 1, but is {keys[key]}.")
-    if keys.get("rows", 0) < 0:
-        raise InputError(f"rows in {where} must be at least 0, but is {keys['rows']}.")
+    for key in ("rows", "pad_ids"):
+        if keys.get(key, 0) < 0:
+            raise InputError(f"{key} in {where} must be at least 0, but is {keys[key]}.")
     keys["units"] = {str(column): str(unit) for column, unit in keys.get("units", {}).items()}
     return _check_words(where, keys)
 

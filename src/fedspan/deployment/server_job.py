@@ -18,6 +18,7 @@ from fedspan._files import make_private_folder, write_whole
 from fedspan._foreign import parse_json, printable
 from fedspan._version import __version__
 from fedspan.algorithms.agree_columns import AgreeOnColumns
+from fedspan.algorithms.matching.compare_order import CompareOrder
 from fedspan.channel.recipe import channel_from
 from fedspan.core.checkpoint import Checkpoint, build, save_tree
 from fedspan.core.ledger import Ledger, Note
@@ -34,6 +35,8 @@ from fedspan.engines.start import TableRequest, algorithm_from, check_run_name, 
 from fedspan.engines.transport import Transport
 from fedspan.errors import CheckpointError, ClientError, InputError, ProtocolError
 from fedspan.estimators.catalogue import ESTIMATORS
+from fedspan.estimators.matching.match_entities import METHODS
+from fedspan.estimators.matching.match_views import MATCHES
 from fedspan.estimators.prepare import agree_on_means
 from fedspan.privacy.request import RowDP
 from fedspan.secure.masking import Secure
@@ -45,6 +48,7 @@ except ImportError:  # a system without it has no lock; jobs are described and s
 
 LABELLED_ESTIMATORS = ("FederatedClassifier", "VerticalFederatedClassifier")
 VIEW_ESTIMATORS = ("FederatedGCCA", "VerticalFederatedClassifier")
+COMPARING_ESTIMATORS = ("FederatedGCCA",)  # those of views that compare ids themselves
 FEDERATED_ESTIMATORS = (
     "FederatedPCA",
     "FederatedSVD",
@@ -98,6 +102,7 @@ class RunRequest:
     retries: int = RETRIES
     checkpoint_every: int = 1
     timeout: float = 60.0
+    match: str = "order"  # how the rows of views are matched by their ids
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -112,6 +117,8 @@ class RunRequest:
         check_run_name(request.run)  # it names a folder here, too
         if (request.estimator is None) == (request.algorithm is None):
             raise ProtocolError("A request must name either an estimator or an algorithm.")
+        if request.match not in MATCHES or (request.match != "order" and request.estimator not in VIEW_ESTIMATORS):
+            raise ProtocolError(f"Rows of views are matched by one of {', '.join(MATCHES)}, not by {request.match!r}.")
         if request.estimator is not None and request.estimator not in FEDERATED_ESTIMATORS:
             raise ProtocolError(
                 f"{request.estimator!r} does not run in a federation, but these do: {', '.join(FEDERATED_ESTIMATORS)}."
@@ -129,11 +136,25 @@ class RunRequest:
         return Secure(requested.get("threshold"), "auto" if verified is None else verified, requested.get("groups"))
 
 
-def _compare_ids(tables: Mapping[str, RemoteTable], ledger: Ledger) -> None:
+class _Matched(TypedDict):
+    """What the server remembers of rows that were matched."""
+
+    entities: int
+
+
+def _check_ids(request: RunRequest, tables: Mapping[str, RemoteTable], ledger: Ledger) -> None:
     """Views need the same rows: by their ids, which all sites have or none."""
     bare = [site for site, table in tables.items() if not table.ids]
-    if len(bare) == len(tables):
-        ledger.add(Note("The sites' tables have no ids, so rows were matched by their order only."))
+    unkeyed = [site for site, table in tables.items() if not table.keyed]
+    if len(bare) == len(tables) and request.match == "order":
+        ledger.add(Note("warning: The sites' tables have no ids, so rows were matched by their order only."))
+    elif request.match == "order" and not bare and unkeyed and request.estimator not in COMPARING_ESTIMATORS:
+        ledger.add(
+            Note(
+                f"warning: Site {unkeyed[0]!r} has no secret for ids, so their order was not compared, and rows were "
+                'matched by it. Set data.match = "psi", or have every site name a secret_file.'
+            )
+        )
     elif bare:
         raise InputError(
             f"Either every site has ids or none does, but site {bare[0]!r} has none. Ask its owner to write id = … in "
@@ -209,6 +230,8 @@ class ServerJob:
         name = str(request.estimator)
         secure = request.choose_secure(len(self.sites))
         tables = self._describe(request, engine, ledger, secure)
+        if name in VIEW_ESTIMATORS:
+            tables = self._match_rows(request, engine, ledger, secure, tables)
         options = dict(request.parameters)
         if options.get("participation"):
             options["participation"] = build(Participation, options["participation"], defaults=True)
@@ -237,7 +260,7 @@ class ServerJob:
         first = next(iter(tables.values()))
         ledger.add(Note(f"handshake: {first.n_features} features"))
         if views:
-            _compare_ids(tables, ledger)
+            _check_ids(request, tables, ledger)
         else:
             told = next((table for table in tables.values() if table.columns is not None), first)
             preparation = replace(preparation, categories=dict(told.categories))
@@ -247,6 +270,47 @@ class ServerJob:
                 preparation = self._agree_on_means(request, engine, ledger, secure, told, preparation)
             engine.where = {**engine.where, "preparation": asdict(preparation)}
         return {site: replace(table, preparation=preparation) for site, table in tables.items()}
+
+    def _match_rows(
+        self,
+        request: RunRequest,
+        engine: RemoteEngine,
+        ledger: Ledger,
+        secure: Secure | None,
+        tables: Mapping[str, RemoteTable],
+    ) -> dict[str, RemoteTable]:
+        """The tables of views once their rows belong together; each site knows where its own rows stand.
+
+        Rows are matched once in a run: one that is resumed goes on in the same order. What was cut off before the
+        order was known begins again, and the sites with new keys.
+        """
+        if request.match == "order":
+            if request.estimator not in COMPARING_ESTIMATORS and all(table.keyed for table in tables.values()):
+                why = "all sites must have the same rows in the same order"
+                run(
+                    CompareOrder(),
+                    engine,
+                    rounds=0,
+                    seed=0,
+                    retries=request.retries,
+                    secure=secure,
+                    ledger=ledger,
+                    why=why,
+                )
+            return dict(tables)
+        done = self.folder / request.run / "matched.json"
+        part = engine.parts
+        if done.exists():
+            entities = build(_Matched, parse_json(done.read_bytes()))["entities"]
+            engine.parts += 1
+        else:
+            why = "the sites' rows are matched by their ids"
+            algorithm = METHODS[request.match](parties=len(tables))
+            state = run(algorithm, engine, rounds=0, seed=0, retries=request.retries, ledger=ledger, why=why).state
+            entities = state.entities
+            write_whole(done, json.dumps({"entities": entities}))
+            ledger.add(Note(f"The sites matched their rows by their ids ({request.match}): {entities} entities."))
+        return {site: replace(table, rows=entities).tell(matched=part) for site, table in tables.items()}
 
     def _agree_on_means(
         self,

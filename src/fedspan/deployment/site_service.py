@@ -21,12 +21,13 @@ from fedspan._files import make_private_folder, write_whole
 from fedspan._foreign import PrintableLog, parse_json
 from fedspan._types import Json
 from fedspan._version import __version__
+from fedspan.algorithms.matching.match_by_tags import MatchedRows, read_matched_rows
 from fedspan.channel import wire
 from fedspan.core.checkpoint import build, load_tree, save_tree
 from fedspan.core.protocol import AnyClient
 from fedspan.core.snapshot import SiteSnapshot
 from fedspan.deployment.kit_identity import KitIdentity
-from fedspan.deployment.policy import Policy, SiteTable
+from fedspan.deployment.policy import FILE, Policy, SiteTable
 from fedspan.deployment.site_rules.asked_questions import QuestionsOnDisk
 from fedspan.deployment.site_rules.book import Book, BookError, BookEvent, list_arrays
 from fedspan.deployment.site_rules.pause import Pause
@@ -63,6 +64,7 @@ class SiteService:
         self.identity = identity or KitIdentity.find(kit)  # with which it signs the keys of verified runs
         self.lock = Lock()  # a late question may meet the next one
         self.open_run: _Run | None = None
+        self.file = b""  # the site's own file, as it was when the run was opened
         self.closed_by: str | None = None  # the refusal that closed the last run
 
     def describe(self, asked: str) -> str:
@@ -143,6 +145,13 @@ class SiteService:
             self.kit,
         )
 
+    def _read_file(self) -> bytes:
+        """The site's own file, to see whether it changes: then what it allows now is asked of the run again."""
+        try:
+            return (self.kit / "local" / FILE).read_bytes()
+        except OSError:
+            return b""
+
     def _read_policy(self) -> Policy:
         try:
             return Policy.read(self.kit)
@@ -163,6 +172,7 @@ class SiteService:
     def _open(self, text: str) -> str:
         self._forget_run()
         self.pause.check_running()
+        self.file = self._read_file()
         policy = self._read_policy()
         with tell_in_full():
             start = StartMessage.from_json(text)
@@ -176,13 +186,27 @@ class SiteService:
             remember_groups = self._fix_groups(start, table)
             witness = self._open_witness(start, memory.folder) if start.verified else None
             guard = make_guard(start, policy, budget)  # last: nothing is reserved for a run that is refused
-        opening = _Opening(self.name, name, start, policy, lambda: open_client_data(table, start))
+        matched = self._recall_match(start)
+        opening = _Opening(self.name, name, start, policy, lambda: open_client_data(table, start, matched))
         self.open_run = _Run(opening, guard, memory, saved, self._note_not_finite, witness, remember_groups)
         self._write_down("opened", **_describe_opening(start, name))
         make_private_folder(memory.folder)
         write_whole(memory.folder / ORDER, text)
         _LOG.info("opened run %s part %d: %r", start.run, start.part, start.algorithm)
         return json.dumps({"opened": start.run})
+
+    def _recall_match(self, start: StartMessage) -> MatchedRows | None:
+        """Where this site's rows stand, if they were matched in an earlier part of the run that is opened."""
+        part = start.told.get("matched")
+        if part is None:
+            return None
+        if type(part) is not int or not 0 <= part < start.part:
+            raise PolicyRefusal("The server must name the part of the run in which rows were matched.")
+        saved = _Memory(self.kit / "fedspan" / "runs" / start.run / str(part)).recall(0)
+        matched = None if saved is None else read_matched_rows(saved.state)
+        if matched is None:
+            raise PolicyRefusal("This site does not know where its rows stand in this run. Start a new run.")
+        return matched
 
     def _fix_groups(self, start: StartMessage, table: SiteTable) -> Callable[[], None]:
         """Refuse a run of other groups than before, and return what remembers its groups."""
@@ -212,6 +236,9 @@ class SiteService:
             raise PolicyRefusal("A question came before a run was opened. Start or resume it.", passing=True)
         self.pause.check_running()
         self.shutter.check_open(self.open_run.table)
+        if self._read_file() != self.file:
+            self._forget_run()
+            raise PolicyRefusal("This site's own file has changed since the run was opened. Resume it.", passing=True)
         reply = self.open_run.answer(blob, kept)
         encoded = wire.encode(reply)
         facts: dict[str, Json] = {"run": self.open_run.name, "table": self.open_run.table, "task": reply.task}

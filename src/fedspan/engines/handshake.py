@@ -41,6 +41,7 @@ class Description(TypedDict):
     categories: dict[str, list[str]]
     rows: int
     ids: bool
+    keyed: bool
     labels: NotRequired[list[str | int | float]]
 
 
@@ -89,9 +90,16 @@ def _to_table(description: Description) -> RemoteTable:
     names, columns = (None if own is None else tuple(own) for own in (description["names"], description["columns"]))
     words = {column: tuple(own) for column, own in description["categories"].items()}
     units = tuple(description["units"].items())
-    ids, rows = description["ids"], description["rows"]
     return RemoteTable(
-        description["n_features"], names, rows, labels, units=units, columns=columns, categories=words, ids=ids
+        description["n_features"],
+        names,
+        description["rows"],
+        labels,
+        units=units,
+        columns=columns,
+        categories=words,
+        ids=description["ids"],
+        keyed=description["keyed"],
     )
 
 

@@ -198,7 +198,7 @@ def plain_fields(algorithm: AnyServer) -> Json:
 
 def check_run_name(name: object) -> str:
     """A run's name, if it is fit to be a folder's."""
-    if not isinstance(name, str) or not name.isalnum() or not 8 <= len(name) <= 64:
+    if not isinstance(name, str) or not (name.isascii() and name.isalnum()) or not 8 <= len(name) <= 64:
         raise ProtocolError(f"A run must be named by 8 to 64 letters and digits, not {name!r}.")
     return name
 

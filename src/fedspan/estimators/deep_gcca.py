@@ -25,7 +25,7 @@ from fedspan.core.protection import RETRIES, Protection
 from fedspan.core.protocol import Server
 from fedspan.core.run import Engine, Session
 from fedspan.data.tables import is_lazy
-from fedspan.data.views import gather_views, open_view
+from fedspan.data.views import ViewSource, gather_views
 from fedspan.errors import FedspanError, InputError
 from fedspan.estimators._bases.federated_estimator import OF_RUN, ClientData, FitOptions
 from fedspan.estimators._bases.view_estimator import OF_VIEWS, ViewEstimator
@@ -33,6 +33,7 @@ from fedspan.estimators._options.common_parameters import ROUNDS
 from fedspan.estimators._options.maxvar_solvers import quantize_both_links
 from fedspan.estimators.gcca import NO_PRIVACY_OF_VIEWS
 from fedspan.estimators.launch import make_engine, warn_caller
+from fedspan.estimators.matching.match_views import Match, Matching, match_views
 from fedspan.estimators.parameters import about, check_parameters
 
 
@@ -107,7 +108,8 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         explained_variance_ratio_: (views,), the share of a view's variance that `common_` explains.
         parameters_: Of each network, as arrays.
         mean_, gram_: Of the sum of the outputs: what `transform` needs.
-        view_names_, n_features_, n_samples_, n_views_: What the model was fitted on.
+        view_names_, column_names_, n_features_, n_samples_, n_views_: What the model was fitted on.
+        matched_: Where the entities' rows are in each view, if `fit` has matched them by their ids; else None.
         n_rounds_, converged_, history_, ledger_, seed_: As in `FederatedPCA`.
 
     Examples:
@@ -144,6 +146,7 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         y: object = None,
         *,
         ids: Any = None,
+        match: Match = None,
         secret: str = "",
         min_clients: int | None = None,
         retries: int = RETRIES,
@@ -151,12 +154,14 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
     ) -> Self:
         """Train the networks. The parameters are those of `FederatedGCCA.fit`; no rows are held out."""
         check_parameters(self)
-        sources = gather_views(views, ids)
+        ledger = ledger if ledger is not None else Ledger()
+        matching = Matching(match, secret, engine=self.engine, ledger=ledger, retries=retries)
+        sources, matched = match_views(gather_views(views, ids), matching)
         networks = self._match_networks(list(sources))
         data: dict[str, object] = {}
-        for name, (source, own_ids, _) in sources.items():
-            open_data = partial(_open_deep_view, source, own_ids, secret, networks[name], self.optimizer)
-            data[name] = open_data if is_lazy(source) else open_data()
+        for name, view in sources.items():
+            open_data = partial(_open_deep_view, view, secret, networks[name], self.optimizer)
+            data[name] = open_data if is_lazy(view.source) else open_data()
         engine = _KeepingEngine(make_engine(self.engine, data))
         result = self._run(
             DeepMaxVar(
@@ -180,7 +185,9 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         self.common_, self.mean_, self.gram_ = state.G, state.mean, state.gram
         self.view_names_, self.n_samples_, self.n_views_ = list(sources), len(state.G), len(sources)
         self.parameters_ = engine.get_parameters(self.view_names_)
-        self._measure_agreement([open_view(source, own_ids).X for source, own_ids, _ in sources.values()])
+        self._measure_agreement([view.open().X for view in sources.values()])
+        self._keep_column_names(sources)
+        self.matched_ = matched
         self._keep_run(result)
         self.converged_ = result.converged
         if self.tol > 0 and not self.converged_:
@@ -228,9 +235,12 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
             )
         return quantize_both_links(self.bits, self.first_bits)
 
-    def transform(self, views: ClientData) -> Array:
-        """The common representation of entities by all their views, (n, K), as `common_`. A view may be None."""
-        M = self._mean_over_views(views) * self.n_views_
+    def transform(self, views: ClientData, ids: Any = None) -> Array:
+        """The common representation of entities by all their views, (n, K), as `common_`. A view may be None.
+
+        With `ids`, as in `fit`, the rows of all views are taken in the order of the first one's.
+        """
+        M = self._mean_over_views(views, ids) * self.n_views_
         w, U = np.linalg.eigh(self.gram_)
         return np.asarray((M - self.mean_) @ (U / np.sqrt(w * self.n_samples_)) @ U.T)
 
@@ -295,8 +305,6 @@ class _KeepingEngine:
         return [states[name].theta for name in names]
 
 
-def _open_deep_view(
-    source: object, ids: Any, secret: str, network: Any, optimizer: Callable[..., Any] | None
-) -> DeepView:
-    view = open_view(source, ids)
+def _open_deep_view(given: ViewSource, secret: str, network: Any, optimizer: Callable[..., Any] | None) -> DeepView:
+    view = given.open()
     return DeepView(view.X, network, optimizer, ids=view.ids, secret=secret)

@@ -18,7 +18,7 @@ from fedspan.core.protection import RETRIES
 from fedspan.core.run import Result
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.data.tables import is_lazy
-from fedspan.data.views import gather_views, open_view
+from fedspan.data.views import ViewSource, gather_views, match_columns, open_view
 from fedspan.errors import InputError
 from fedspan.estimators._bases.federated_estimator import OF_RUN, ClientData, FitOptions
 from fedspan.estimators._bases.view_estimator import OF_VIEWS, ViewEstimator
@@ -29,6 +29,7 @@ from fedspan.estimators._options.maxvar_solvers import (
     choose_maxvar_solver,
 )
 from fedspan.estimators.launch import warn_caller
+from fedspan.estimators.matching.match_views import Match, Matching, match_views
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.secure.masking import Secure
 
@@ -83,7 +84,8 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         eigenvalues_: (k,), of Σ X_iX_i†: how many views, in sum, a component is found in.
         correlations_: (views, k), of each view with `common_`.
         explained_variance_ratio_: (views,), the share of a view's variance that `common_` explains.
-        view_names_, n_features_, n_samples_, n_views_: What the model was fitted on.
+        view_names_, column_names_, n_features_, n_samples_, n_views_: What the model was fitted on.
+        matched_: Where the entities' rows are in each view, if `fit` has matched them by their ids; else None.
         n_rounds_, converged_, history_, ledger_, seed_: As in `FederatedPCA`.
 
     Examples:
@@ -123,6 +125,7 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         y: object = None,
         *,
         ids: Any = None,
+        match: Match = None,
         secret: str = "",
         held_out: ClientData | None = None,
         min_clients: int | None = None,
@@ -132,10 +135,12 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         """Run the federation until it has converged.
 
         Parameters:
-            views: One entry per client; rows are the same entities in the same order.
+            views: One entry per client; rows are the same entities in the same order, or have ids.
             y: Ignored, as in scikit-learn.
             ids: The ids of the rows, one list per view (or one for all), or the name of a column that every table has.
-                The clients' orders are then compared by keyed digests, and a difference is refused.
+                Rows are then matched by their ids; those that not all views have are left out.
+            match: How: "psi" blinds the ids, "digest" compares keyed digests, "order" only compares the clients' orders
+                and refuses a difference. None: "digest" if the ids differ. See `match_entities`.
             secret: A text that all clients know and the server does not, which keys the digests.
             held_out: Further rows of other common entities, one table per view, for `patience`.
             min_clients: How many clients must answer at the first asking. In the end all must: a sum over some views
@@ -145,20 +150,24 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         """
         check_parameters(self)
         check_not_secure(self.secure)
-        sources = gather_views(views, ids, held_out)
-        here = not any(isinstance(source, RemoteTable) for source, _, _ in sources.values())
+        ledger = ledger if ledger is not None else Ledger()
+        matching = Matching(match, secret, engine=self.engine, ledger=ledger, retries=retries)
+        sources, matched = match_views(gather_views(views, ids, held_out), matching)
+        here = not any(isinstance(view.source, RemoteTable) for view in sources.values())
         if self.patience is not None and held_out is None and here:
             raise InputError("patience looks at held-out rows, but none were given; call fit(views, held_out=…).")
         solver, bits, why = choose_maxvar_solver(self)
         result = self._run(
             solver,
-            {name: _make_client_data(*entry, secret) for name, entry in sources.items()},
+            {name: _make_client_data(view, secret) for name, view in sources.items()},
             FitOptions(ledger, retries, min_clients),
             why=why,
             rounds=int(self.max_rounds),
             channel=build_maxvar_channel(solver, bits, self.first_bits),
         )
         self._learn(result, list(sources))
+        self._keep_column_names(sources)
+        self.matched_ = matched
         self._keep_run(result)
         self.converged_ = bool(result.converged)
         if not self.converged_ and self.tol > 0:
@@ -198,9 +207,12 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
             ConvergenceWarning,
         )
 
-    def transform(self, views: ClientData) -> Array:
-        """The representation of new entities: the mean of what their views say, (n, k). A view may be None."""
-        return self._mean_over_views(views)
+    def transform(self, views: ClientData, ids: Any = None) -> Array:
+        """The representation of new entities: the mean of what their views say, (n, k). A view may be None.
+
+        With `ids`, as in `fit`, the rows of all views are taken in the order of the first one's.
+        """
+        return self._mean_over_views(views, ids)
 
     def transform_view(self, i: int | str, X: object) -> Array:
         """What view i (its number or name) says of new entities, (n, k)."""
@@ -211,17 +223,19 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         return np.asarray(Z - self.offsets_[at])
 
 
-def _make_client_data(source: object, ids: Any, held_out: object, secret: str) -> object:
+def _make_client_data(view: ViewSource, secret: str) -> object:
     """What the client is opened with: files stay closed until then."""
-    if isinstance(source, RemoteTable):
-        return source  # its site has the ids, the secret and the held-out rows
-    open_entities: Callable[[], Entities] = partial(_open_entities, source, ids, held_out, secret)
-    return open_entities if is_lazy(source) else open_entities()
+    if isinstance(view.source, RemoteTable):
+        return view.source  # its site has the ids, the secret and the held-out rows
+    open_entities: Callable[[], Entities] = partial(_open_entities, view, secret)
+    return open_entities if is_lazy(view.source) else open_entities()
 
 
-def _open_entities(source: object, ids: Any, held_out: object, secret: str) -> Entities:
-    view = open_view(source, ids)
-    held = None if held_out is None else open_view(held_out).X
-    if held is not None and held.shape[1] != view.X.shape[1]:
-        raise InputError(f"The held_out rows have {held.shape[1]} features, but the view has {view.X.shape[1]}.")
-    return Entities(view.X, view.ids, secret, held)
+def _open_entities(given: ViewSource, secret: str) -> Entities:
+    view = given.open()
+    held = None if given.held_out is None else open_view(given.held_out)
+    if held is None:
+        return Entities(view.X, view.ids, secret)
+    if held.X.shape[1] != view.X.shape[1]:
+        raise InputError(f"The held_out rows have {held.X.shape[1]} features, but the view has {view.X.shape[1]}.")
+    return Entities(view.X, view.ids, secret, match_columns(held.X, held.names, view.names, "held_out"))

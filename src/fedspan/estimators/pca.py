@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Self
@@ -15,15 +16,23 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan._types import Array, Matrix
 from fedspan.algorithms import Prior, SpectralState
 from fedspan.algorithms.spectral.noisy import NoisyState
+from fedspan.algorithms.spectral.parallel_analysis import ParallelAnalysis
 from fedspan.core.ledger import Ledger, Note
 from fedspan.core.protection import RETRIES
 from fedspan.core.run import Result
-from fedspan.data.clients import open_clients
+from fedspan.data.clients import Schema, open_clients
 from fedspan.errors import InputError
 from fedspan.estimators._bases.export import pca_to_sklearn, projection_to_onnx
 from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
-from fedspan.estimators._options.component_count import choose_count, count_to_solve
+from fedspan.estimators._options.component_count import (
+    NoiseLevel,
+    check_parallel,
+    choose_count,
+    count_to_solve,
+    read_noise_level,
+)
 from fedspan.estimators._options.private_solvers import describe_error, measure_rows
+from fedspan.estimators._options.row_weights import ClientWeight, SampleWeight, weigh_clients
 from fedspan.estimators._options.spectral_parameters import SpectralParameters
 from fedspan.estimators._options.spectral_solvers import choose_solver
 from fedspan.estimators.launch import count_sharers, secure_from, warn_caller
@@ -35,6 +44,7 @@ from fedspan.numerics.pca_model.coordinates import project_rows, square_distance
 from fedspan.numerics.pca_model.gaussian import GaussianModel
 from fedspan.numerics.rayleigh_ritz import rayleigh_ritz
 
+_BEYOND = 20  # components that are not kept, but drawn
 _ACCURACIES = ("kkt", "change", "floor")  # what a solver may know of its own accuracy
 
 
@@ -44,7 +54,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
 
     Parameters:
         n_components: How many components to compute. A share of the variance (0.95) takes as many as explain more than
-            that; "mle" takes the most probable number (Minka's estimate); None takes all that there are.
+            that; "mle" takes the most probable number (Minka's estimate); "auto" those that are larger than in rows
+            with random signs (parallel analysis); None takes all that there are.
         solver: The method; "auto" chooses one by its expected time. "gram" is exact in one round of d×d numbers,
             "krylov" takes a few rounds of d×k, "davidson" fewer (but shows each client's own subspace to the server).
             "faps", "ssi", "localpower", "fedpower", "uda", "wda" and "drsvd" are the papers' methods. An object of
@@ -90,6 +101,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         basis_, basis_variance_ratio_: What a warm start needs.
         rest_: Σ rᵢ, Σ rᵢ², Σ rᵢ³ over the shares rᵢ of the variance that are left out, for `spe_limit`; None if the
             solver does not know them (`gram` does).
+        scree_: (m,), the variances of all components that the run found, up to 20 more than are kept.
+        noise_variances_: (10,), with n_components="auto" the largest variances of rows with random signs; else None.
         n_features_in_, feature_names_in_, n_samples_, n_clients_: What the model was fitted on.
         angle_: About how far the space of the components is from the exact one, as the sine of the largest angle;
             nan if the solver does not know.
@@ -123,6 +136,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         "basis_",
         "basis_variance_ratio_",
         "rest_",
+        "scree_",
+        "noise_variances_",
         "angle_",
         "angle_bound_",
         "component_angles_",
@@ -135,6 +150,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         clients: ClientData,
         y: object = None,
         *,
+        sample_weight: SampleWeight | None = None,
+        client_weight: ClientWeight = "rows",
         warm_start: FederatedPCA | None = None,
         min_clients: int | None = None,
         retries: int = RETRIES,
@@ -145,6 +162,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         Parameters:
             clients: One entry per client; rows are samples.
             y: Ignored, as in scikit-learn.
+            sample_weight: How often each row counts: one array for each client, in a list or a mapping as `clients`.
+            client_weight: What a client counts: "rows" (as its rows say), "equal" (as much as any other), or a mapping
+                from clients to numbers. The sum of all weights stays what it was.
             warm_start: A model of nearly the same data, from which krylov and davidson need only a few rounds.
             min_clients: Go on if at least this many clients answer; by default all must. Solvers that need every
                 client's answer still do (fedpower does not).
@@ -155,9 +175,70 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         if not isinstance(warm_start, FederatedPCA | None):
             raise InputError(f"warm_start must be a fitted model or None, but is of type {type(warm_start).__name__}.")
         data, schema = open_clients(clients, in_batches=True)
-        k = count_to_solve(self, schema, self.privacy)
+        data = weigh_clients(data, schema, sample_weight, client_weight, self.privacy)
         ledger = ledger if ledger is not None else Ledger()
-        options, secure = FitOptions(ledger, retries, min_clients), secure_from(self.secure)
+        options = FitOptions(ledger, retries, min_clients)
+        if self.n_components == "auto":
+            result = self._fit_above_noise(data, schema, options, warm_start)
+        else:
+            k = count_to_solve(self, schema, self.privacy)
+            result = self._solve(data, schema, k, options, warm_start)
+            self._learn(result, schema.dtype)
+        self._keep_columns(schema)
+        self.n_clients_ = len(data)
+        self._keep_run(result)
+        # A solver may stop because it gets no further; converged means that tol was met, if the violation is known.
+        if self.angle_tol is None:
+            self.converged_ = result.converged and (self.tol == 0 or not result.state.kkt > self.tol)
+        else:
+            self.converged_ = result.converged and bool(self.angle_bound_ <= self.angle_tol)
+        if not self.converged_ and self.tol > 0:
+            self._warn_of_accuracy(result)
+        elif self.converged_:
+            self._warn_if_undetermined(result)
+        return self
+
+    def _fit_above_noise(
+        self,
+        data: Mapping[str, object],
+        schema: Schema,
+        options: FitOptions,
+        warm_start: FederatedPCA | None,
+    ) -> Result[SpectralState]:
+        """Find how large noise is, then as many components as are larger, and perhaps some more."""
+        check_parallel(data, self.privacy)
+        flipped = ParallelAnalysis(center=bool(self.center), scale=bool(self.scale))
+        why = "n_components='auto' compares the components with those of sign-flipped rows"
+        found = self._run(flipped, data, options, why=why, rounds=0, part="noise").state
+        noise, most = read_noise_level(found), min(schema.rows, schema.n_features)
+        k = count_to_solve(self, schema, self.privacy)
+        result = self._solve(data, schema, k, options, warm_start)
+        while k < most and result.state.theta[-1] > noise.quantile:
+            k = min(2 * k, most)
+            result = self._solve(data, schema, k, options, warm_start, part=f"{k}-components")
+        self._learn(result, schema.dtype, noise)
+        options.tell(
+            f"{self.n_components_} of the components are larger than the 95 % quantile of the first component of "
+            f"{len(noise.largest)} sign-flipped tables, which took {found.exchanges} exchanges."
+        )
+        if not result.state.theta[0] > noise.quantile:
+            warn_caller(
+                "No component is larger than what rows with nothing in common have, so n_components='auto' kept one, "
+                "the fewest that are allowed. It may be noise."
+            )
+        return result
+
+    def _solve(
+        self,
+        data: Mapping[str, object],
+        schema: Schema,
+        k: int,
+        options: FitOptions,
+        warm_start: FederatedPCA | None,
+        part: str | None = None,
+    ) -> Result[SpectralState]:
+        """Choose the solver of k components, and run it."""
+        ledger, min_clients, secure = options.get_ledger(), options.min_clients, secure_from(self.secure)
         chosen = choose_solver(
             self,
             schema,
@@ -187,26 +268,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             channel=chosen.channel,
             plan=chosen.private.plan if chosen.private else None,
             facts={"features": schema.n_features},
+            part=part,
         )
         if chosen.private:
             theta, n = float(result.state.theta[-1]), float(result.state.moments.n)
             ledger.add(Note(describe_error(chosen.private, schema.n_features, theta, n)))
-        self._learn(result, schema.dtype)
-        self._keep_columns(schema)
-        self.n_clients_ = len(data)
-        self._keep_run(result)
-        # A solver may stop because it gets no further; converged means that tol was met, if the violation is known.
-        if self.angle_tol is None:
-            self.converged_ = result.converged and (self.tol == 0 or not result.state.kkt > self.tol)
-        else:
-            self.converged_ = result.converged and bool(self.angle_bound_ <= self.angle_tol)
-        if not self.converged_ and self.tol > 0:
-            self._warn_of_accuracy(result)
-        elif self.converged_:
-            self._warn_if_undetermined(result)
-        return self
+        return result
 
-    def _learn(self, result: Result[SpectralState], dtype: str | None) -> None:
+    def _learn(self, result: Result[SpectralState], dtype: str | None, noise: NoiseLevel | None = None) -> None:
         """Set the attributes from the last state of the run."""
         state, moments = result.state, result.state.moments
         if moments.n < 2:
@@ -216,7 +285,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
             theta, Z = self._drop_null_space(theta, Z, moments.n)
         d, n = len(moments.mean), moments.n
         total = max(moments.trace, float(theta.sum())) or 1.0  # a noised trace may be below what is explained, even 0
-        k = choose_count(self.n_components, theta, total, int(n), d)
+        k = choose_count(self.n_components, theta, total, int(n), d, noise)
+        self.scree_ = theta[: k + _BEYOND] / (n - 1)
+        self.noise_variances_ = None if noise is None else noise.largest / (n - 1)
         self.rest_ = _find_rest(state, theta[k:] / total)
         theta, Z = theta[:k], Z[:, :k]
         left = min(n, d) - k
@@ -243,7 +314,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         """The last components are not determined if the next one has the same variance, as far as can be told."""
         gap, theta = result.metrics.get("gap", np.nan), result.state.theta
         limit = max(2 * result.state.kkt * result.state.moments.trace, 1e-9 * float(theta[-1]))
-        if not gap <= limit or len(theta) != len(self.components_):
+        if not gap <= limit or len(theta) != len(self.components_):  # of more components the last is not in question
             return
         first, k = int(np.sum(theta > theta[-1] + limit)) + 1, len(theta)
         which = f"Component {k} is" if first == k else f"Components {first} to {k} are"
@@ -267,7 +338,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FederatedE
         total = self.explained_variance_.sum() / self.explained_variance_ratio_.sum() * (self.n_samples_ - 1)
         return Prior(self.basis_.T, self.basis_variance_ratio_ * total)
 
-    def _drop_null_space(self, theta: Array, Z: Array, rows: int) -> tuple[Array, Array]:
+    def _drop_null_space(self, theta: Array, Z: Array, rows: float) -> tuple[Array, Array]:
         """Keep the components that the data determine: those of zero variance are arbitrary."""
         tiny = max(rows, len(Z)) * np.finfo(np.float64).eps * (theta[0] if len(theta) else 0.0)
         rank = int(np.sum(theta > tiny))

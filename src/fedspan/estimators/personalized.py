@@ -178,7 +178,7 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
         self, data: Mapping[str, object], schema: Schema, dp: RowDP, options: FitOptions, ledger: Ledger
     ) -> None:
         """Share one noised Gram matrix of all rows; what each client makes of it stays there."""
-        check_private_personal(self, schema)
+        check_private_personal(self, dp, schema)
         sharers = count_sharers(secure_from(self.secure), len(data), options.min_clients)
         run_part = partial(self._run_opening, data, options)
         measured = measure_rows(run_part, dp, CENTER[self.center] != "none", len(data), sharers, ledger)

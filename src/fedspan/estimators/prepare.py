@@ -34,6 +34,7 @@ def prepare(
     missing: str = "refuse",
     fill: Mapping[str, float] | None = None,
     n_features: int | None = None,
+    weight: str | None = None,
     engine: Engine | Callable[..., Engine] | None = None,
     ledger: Ledger | None = None,
 ) -> dict[str, Prepared]:
@@ -48,6 +49,7 @@ def prepare(
         missing: What becomes of missing values: "refuse", "drop" (the row) or "mean" (over all clients).
         fill: What fills the gaps of each feature with missing="mean"; by default the means over all clients.
         n_features: The number of features of LIBSVM files, which do not say it.
+        weight: A column that says how often each row counts (PCA and SVD), which is not a feature.
         engine: Where the clients run; by default in this process.
         ledger: Where to write what happens; by default a new one.
 
@@ -64,6 +66,7 @@ def prepare(
         missing,
         dict(fill or {}),
         n_features,
+        weight=weight,
     )
     sources = name_clients(clients)
     done = agree(sources, draft, engine=engine, ledger=ledger)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -13,11 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
-from fedspan.data.ids_and_labels import check_weights
-from fedspan.data.remote_tables import is_remote
+from fedspan.data.clients import blame_client, name_clients
+from fedspan.data.ids_and_labels import check_weights, find_first_difference
+from fedspan.data.remote_tables import RemoteTable, is_remote
+from fedspan.data.views import ViewSource, gather_ids
 from fedspan.errors import InputError
 from fedspan.estimators._bases.beside_rows import join_weights, scale_weights, split_groups
-from fedspan.estimators._bases.feature_views import open_feature_views
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
 from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
@@ -36,6 +37,9 @@ from fedspan.estimators.limit_requests import (
     plan_limits,
     read_limits,
 )
+from fedspan.estimators.matching.match_entities import MatchedEntities
+from fedspan.estimators.matching.match_views import Match, Matching, match_views
+from fedspan.estimators.matching.new_rows import keep_column_names, open_new_rows
 from fedspan.estimators.parameters import check_parameters
 
 
@@ -78,6 +82,8 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
 
     Attributes:
         views_: The number of features of each client, by its name.
+        column_names_: What the columns of each client are called; None where they have no names.
+        matched_: Where the rows are in each view, if `fit` has matched them by their ids; else None.
         classes_, coef_, scaling_, evaluation_, verified_, limits_, converged_, history_: As in `FederatedClassifier`.
         n_features_in_, n_samples_, n_clients_, n_rounds_, ledger_, seed_: As in `FederatedPCA`.
 
@@ -95,7 +101,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
     privacy: None = field(default=None, kw_only=True, metadata=NO_PRIVACY_OF_VIEWS)
 
     task: ClassVar[str] = "vertical-classifier"
-    learned: ClassVar[tuple[str, ...]] = (*OF_CLASSIFIERS, "views_")
+    learned: ClassVar[tuple[str, ...]] = (*OF_CLASSIFIERS, "views_", "column_names_")
 
     def fit(
         self,
@@ -104,14 +110,23 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         *,
         groups: object = None,
         sample_weight: object = None,
+        ids: Any = None,
+        match: Match = None,
+        secret: str = "",
         retries: int = RETRIES,
         ledger: Ledger | None = None,
     ) -> Self:
         """Learn from the views and the labels that all clients know.
 
         Parameters:
-            views: One entry per client: some columns of the same rows in the same order.
-            y: The label of each row. In a federation every site has them, as in the paper, and `y` is left out.
+            views: One entry per client: some columns of the same rows in the same order, or of rows that have ids.
+            y: The label of each row of the first view; or a mapping from views (at least one) to the labels of their
+                rows, which must agree. In a federation every site has them, as in the paper, and `y` is left out.
+            ids: The ids of the rows, one list per view (or one for all), or the name of a column that every table has.
+                Rows are then matched by their ids; those that not all views have are left out.
+            match: How: "psi" blinds the ids, "digest" compares keyed digests, "order" only compares the clients' orders
+                and refuses a difference. None: "digest" if the ids differ. See `match_entities`.
+            secret: A text that all clients know and the server does not, which keys the digests.
             groups: The group of each row, for `limits`, which all clients know; None: they are in the column that a
                 limit names, in one of the views, and are then no feature.
             sample_weight: The weight of each row's loss; only relative sizes count. None: 1.
@@ -122,12 +137,22 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         requests = read_limits(self.limits)
         column = find_group_column(requests)
         if column is not None and groups is None:
+            if ids is not None or match is not None:
+                raise InputError("With ids, give the groups of the first view's rows to fit, instead of a column.")
             views, found = split_groups(views, column, of_views=True)
             groups = next(iter(found.values()))
-        data, widths = open_feature_views(views)
         options = FitOptions(ledger if ledger is not None else Ledger(), retries)
-        beside = _Beside(requests, groups, sample_weight)
-        labels, given, rows, limits = self._label_views(data, y, beside, options)
+        given = _gather_sources(views, ids)
+        matching = Matching(match, secret, compare=True, engine=self.engine, ledger=options.ledger, retries=retries)
+        sources, matched = match_views(given, matching)
+        names = sorted(sources)
+        data = {name: _open_source(name, sources[name]) for name in names}
+        widths = {name: int(X.shape[1]) for name, X in data.items()}
+        in_order = [
+            None if each is None else _match_labels(each, list(given), matched) for each in (y, groups, sample_weight)
+        ]
+        beside = _Beside(requests, *in_order[1:])
+        labels, clients, rows, limits = self._label_views(data, in_order[0], beside, options)
         extras, prior = {"exchange": self.exchange}, read_bounds(self.standardize, sum(widths.values()))
         known: dict[str, int] | None = vars(self).get("views_")
         if self.warm_start and known is not None and widths != known:
@@ -136,13 +161,15 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         chosen = choose_method(self, VIEW_METHODS, build_network(self, len(labels)), limits.limits, extras, prior)
         result = self._run(
             chosen.method,
-            given,
+            clients,
             options,
             why="as requested",
             rounds=int(self.rounds),
             facts={"features": sum(widths.values()), "classes": len(labels)},
         )
         self.views_, self.n_features_in_ = widths, sum(widths.values())
+        self.column_names_ = keep_column_names({name: sources[name] for name in names})
+        self.matched_ = matched
         self.n_samples_, self.n_clients_ = rows, len(data)
         self._keep_run(result)
         self._learn(chosen, result, labels)
@@ -210,10 +237,16 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         made = {name: (X, code, weight, part, limits.parts) for name, X in data.items()}
         return labels, dict(made), len(code), limits
 
-    def predict_proba(self, views: ClientData) -> Array:
-        """The probability of each class, (n, L), from the same views as were learned from."""
+    def predict_proba(self, views: ClientData, ids: Any = None) -> Array:
+        """The probability of each class, (n, L), from the same views as were learned from.
+
+        With `ids`, as in `fit`, the rows of all views are taken in the order of the first one's.
+        """
         check_is_fitted(self)
-        data, widths = open_feature_views(views)
+        given, columns = _check_views(views), dict(zip(self.views_, self.column_names_, strict=True))
+        opened = open_new_rows(given, None if ids is None else gather_ids(ids, given), columns)
+        data = {name: view.X for name, view in sorted(opened.items())}
+        widths = {name: int(X.shape[1]) for name, X in data.items()}
         if widths != self.views_:
             raise InputError(f"The model was fitted on the views {self.views_}, but {widths} were given.")
         parts = list(data.values())
@@ -225,9 +258,9 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
     def _name_inputs(self) -> dict[str, int]:
         return dict(self.views_)
 
-    def predict(self, views: ClientData) -> Array:
+    def predict(self, views: ClientData, ids: Any = None) -> Array:
         """The most probable class of each row."""
-        return self.classes_[self.predict_proba(views).argmax(axis=1)]
+        return self.classes_[self.predict_proba(views, ids).argmax(axis=1)]
 
 
 class _Beside(NamedTuple):
@@ -236,3 +269,48 @@ class _Beside(NamedTuple):
     requests: tuple[LimitRequest, ...]
     groups: object
     weight: object
+
+
+def _check_views(views: ClientData) -> dict[str, Any]:
+    """The views by client id, in the order in which they were given."""
+    if isinstance(views, np.ndarray | str) or not isinstance(views, Mapping | Sequence):
+        raise InputError(f"views must be a list or mapping with one view per client, but is a {type(views).__name__}.")
+    return name_clients(views)
+
+
+def _gather_sources(views: ClientData, ids: Any) -> dict[str, ViewSource]:
+    """The views that are to be learned from, with their ids."""
+    sources = _check_views(views)
+    is_remote(sources)  # refuses a mixture
+    own_ids = gather_ids(ids, sources)
+    return {name: ViewSource(source, own_ids[name], None) for name, source in sources.items()}
+
+
+def _open_source(name: str, view: ViewSource) -> Any:
+    """The matrix of a view; a table that stays at its site, as it is."""
+    if isinstance(view.source, RemoteTable):
+        return view.source
+    with blame_client(name):
+        return view.open().X
+
+
+def _match_labels(y: object, names: list[str], matched: MatchedEntities | None) -> object:
+    """The labels of the rows in their common order, from those of the rows of the first view, or of several."""
+    if y is None or (matched is None and not isinstance(y, Mapping)):
+        return y
+    by_view = {str(name): own for name, own in y.items()} if isinstance(y, Mapping) else {names[0]: y}
+    odd = [name for name in by_view if name not in names]
+    if odd or not by_view:
+        raise InputError(f"y must have labels of some of the views {', '.join(names)}, but has those of {odd[:1]}.")
+    labels = {name: np.asarray(own).reshape(-1) for name, own in by_view.items()}
+    if matched is not None:
+        for name, own in labels.items():
+            if len(own) != matched.counts[name]:
+                raise InputError(
+                    f"y must have a label for each of the {matched.counts[name]} rows of view {name!r}, but has "
+                    f"{len(own)}."
+                )
+        labels = {name: own[matched[name]] for name, own in labels.items()}
+    if where := find_first_difference(labels):
+        raise InputError(f"The views disagree about the label of a row: {where}.")
+    return next(iter(labels.values()))

@@ -18,6 +18,7 @@ from fedspan.data.clients import blame_client, name_clients
 from fedspan.data.database import has_password, hide_password, is_address, parse_query, sqlite_path
 from fedspan.data.preparation import Preparation
 from fedspan.errors import InputError
+from fedspan.estimators.matching.match_views import MATCHES
 from fedspan.jobs.tasks import TASKS
 
 TablePlace = str | dict[str, Any]
@@ -31,6 +32,7 @@ class DataTable(TypedDict, total=False):
     views: list[TablePlace] | dict[str, TablePlace]
     columns: list[str]
     id: str
+    match: str
     label: str
     weight: str
     categories: list[str] | dict[str, list[str]]
@@ -50,6 +52,7 @@ class DataTable(TypedDict, total=False):
     multiply: dict[str, float]
     names: list[str]
     sheet: str
+    client_weight: str | dict[str, float]
 
 
 KEYS: dict[str, tuple[type, ...]] = {
@@ -57,6 +60,7 @@ KEYS: dict[str, tuple[type, ...]] = {
     "views": (list, dict),
     "columns": (list,),
     "id": (str,),
+    "match": (str,),
     "label": (str,),
     "weight": (str,),
     "categories": (list, dict),
@@ -65,11 +69,13 @@ KEYS: dict[str, tuple[type, ...]] = {
     "n_features": (int,),
     "held_out": (list, dict),
     "table": (str,),
+    "client_weight": (str, dict),
     **KEYS_OF_DIALECT,
 }
 EXPECTED = {
     "data.categories": 'a list of columns, or a table such as { sex = ["f", "m"] }',
     "data.fill": "a table such as { age = 50.0 }",
+    "data.client_weight": '"rows", "equal" or a table such as { north = 2.0, south = 1.0 }',
     **{f"data.{key}": says for key, says in EXPECTED_OF_DIALECT.items()},
 }
 
@@ -81,7 +87,7 @@ def items_fit(key: str, value: object) -> bool:
     if not isinstance(value, list | dict):
         return True
     items = value.values() if isinstance(value, dict) else value
-    if key == "fill":
+    if key in ("fill", "client_weight"):
         return all(type(item) in (int, float) for item in items)
     if key == "categories" and isinstance(value, dict):
         return all(isinstance(item, list) and all(isinstance(word, str) for word in item) for item in items)
@@ -114,11 +120,19 @@ def check_data(task: str, data: DataTable) -> None:
         raise InputError(f"data.{over} is missing; list one file per client, or give a table name = path.")
     if TASKS[task].learns_label and "label" not in data and not _is_at_sites(data[over]):
         raise InputError(f"data.label is missing; name the column that holds {TASKS[task].label_words}.")
-    if "weight" in data:
-        if not TASKS[task].learns_label:
-            raise InputError(f"data.weight is for tasks that learn labels, and {task!r} does not; leave it out.")
-        if _is_at_sites(data[over]):
-            raise InputError("data.weight is not for federations, whose sites read no weights for jobs; leave it out.")
+    if "weight" in data and not (TASKS[task].learns_label or task in ("pca", "svd")):
+        raise InputError(
+            f"data.weight is for pca, svd and tasks that learn labels, not for task {task!r}; leave it out."
+        )
+    if "client_weight" in data and task not in ("pca", "svd"):
+        raise InputError(f"data.client_weight is for pca and svd, not for task {task!r}; leave it out.")
+    for key in ("weight", "client_weight"):
+        if key in data and _is_at_sites(data[over]):
+            raise InputError(
+                f"data.{key} is for runs in one process: a site of a federation does not weigh its rows yet. Leave it "
+                "out."
+            )
+    _check_match(task, data)
     if over == "views":
         if "columns" in data:
             raise InputError(
@@ -128,6 +142,19 @@ def check_data(task: str, data: DataTable) -> None:
             raise InputError(
                 'data.missing = "drop" is not for views, because a row would go at one client only; use "mean".'
             )
+
+
+def _check_match(task: str, data: DataTable) -> None:
+    """Refuse a way to match rows that is none, or has nothing to go by."""
+    if "match" not in data:
+        return
+    over = TASKS[task].over
+    if over != "views":
+        raise InputError(f"data.match is for views of the same rows, not for task {task!r}; leave it out.")
+    if data["match"] not in MATCHES:
+        raise InputError(f"data.match must be one of {', '.join(MATCHES)}, but is {data['match']!r}.")
+    if data["match"] != "order" and "id" not in data and not _is_at_sites(data[over]):
+        raise InputError("data.match needs data.id: the column of ids by which rows are matched.")
 
 
 def _is_at_sites(places: list[TablePlace] | dict[str, TablePlace]) -> bool:

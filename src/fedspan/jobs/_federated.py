@@ -109,6 +109,7 @@ def build_request(job: Job, run: str) -> RunRequest:
         min_clients=job.min_clients,
         checkpoint_every=job.checkpoint_every,
         timeout=60.0 if job.timeout is None else float(job.timeout),
+        match=job.match,
     )
     return request if job.retries is None else replace(request, retries=job.retries)
 

@@ -21,6 +21,7 @@ from fedspan.data.tables import BatchedRows
 from fedspan.errors import CheckpointError
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.jobs.tasks import AnyModel
+from fedspan.numerics.operators import WeightedRows
 from fedspan.reports.drawing.scatter import COLOURS
 from fedspan.reports.facts import Scores
 
@@ -58,7 +59,7 @@ def keep_scores(path: Path, job: Job, model: AnyModel, data: Mapping[str, object
         return
     most = max(1, _POINTS // max(1, len(data)))
     W = model.components_[:2].T / model.scale_[:, None]
-    rows = {name: _sample_rows(source() if callable(source) else source, most) for name, source in data.items()}
+    rows = {name: _sample_rows(_open_rows(source), most) for name, source in data.items()}
     shift = model.mean_ @ W
     scores = {name: np.asarray(X @ W - shift, dtype=np.float32) for name, X in rows.items()}
     labelled = _group_by_label(job, scores) if job.label else None
@@ -83,6 +84,12 @@ def _group_by_label(job: Job, scores: Mapping[str, Array]) -> Scores | None:
 def _pick_rows(n: int, most: int) -> Array:
     """The rows that are shown, evenly from the first to the last."""
     return np.linspace(0, n - 1, min(n, most)).astype(int)
+
+
+def _open_rows(source: object) -> object:
+    """The rows of a client, whatever they count."""
+    rows = source() if callable(source) else source
+    return rows.rows if isinstance(rows, WeightedRows) else rows
 
 
 def _sample_rows(X: Any, most: int) -> Array:

@@ -12,8 +12,11 @@ SAYS: dict[str, dict[str, str]] = {
         "views": "one file or address per client, all with the same rows: a list, or a table name = path",
         "columns": "the features; default: all columns",
         "id": "a column of ids: left out of the features, and compared between views",
+        "match": "how rows of views are matched by their ids: psi (blinded), digest (under a secret), or order (only "
+        "compared)",
         "label": "the column of classes or targets: learned by classifiers and regressions, left out by the others",
-        "weight": "a column of weights of rows, at least 0: left out of the features",
+        "weight": "a column that says how often each row counts: left out of the features",
+        "client_weight": "what a client counts (pca, svd): rows, equal, or a table client = weight; default: rows",
         "held_out": "other common rows of each view, for job.patience",
         "categories": "columns of words: a list (their words are agreed on), or a table column = [words]",
         "missing": "what becomes of missing values: refused, their rows dropped, or filled with the common means",
@@ -36,7 +39,7 @@ SAYS: dict[str, dict[str, str]] = {
         "epsilon": "how much all that leaves may say about any single row: smaller is more private",
         "delta": "the probability with which epsilon may be exceeded; less than 1 / number of rows",
         "row_norm": "a public bound on the norm of a row (classifiers: of a row's gradient); longer ones are cut; "
-        '"auto" finds one for 3 % of the budget',
+        '"auto" finds one for 3 % of the budget; "unit" gives every row the norm 1',
         "center": 'a bound on rows before centering, for their mean; "robust" finds one for 3 % of the budget',
         "neighbours": "what epsilon speaks of: a row more or less, or one row in the place of another",
         "expect": "a public guess of the mean square along the last component, for the forecast of the error",

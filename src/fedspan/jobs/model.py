@@ -116,7 +116,7 @@ class PrivacyTable(TypedDict, total=False):
 
     epsilon: float
     delta: float
-    row_norm: float | Literal["auto"]
+    row_norm: float | Literal["auto", "unit"]
     center: float | Literal["robust"]
     neighbours: Neighbours
     expect: float
@@ -154,6 +154,8 @@ class Job:
         table: In a federation: which of the sites' tables; None: the one named default.
         retries: How often a client that did not answer is asked again; None: as often as `run` does by default.
         reading: How all tables are read (`fedspan.data.cells.dialect`); what is written beside a path comes first.
+        client_weight: What a client counts (pca, svd).
+        match: How the rows of views are matched by their ids: "psi", "digest", or "order" (they are only compared).
         ready: How each client's table is prepared, once the clients have agreed on it.
         name: The job file's name, after which run folders are called.
         kit: The researcher's kit, if the job is for a federation.
@@ -173,6 +175,8 @@ class Job:
     table: str | None = None
     retries: int | None = None
     reading: Mapping[str, object] = field(default_factory=dict)
+    client_weight: str | Mapping[str, float] = "rows"
+    match: str = "order"
     ready: Mapping[str, Preparation] = field(default_factory=dict, compare=False)
     name: str = field(default="", compare=False)
     kit: Path | None = field(default=None, compare=False)
@@ -330,7 +334,13 @@ class Job:
             },
             "privacy": self.privacy,
             "secure": self.secure,
-            "data": {"table": self.table, **_data_section.write_preparation(self.preparation), **self.reading},
+            "data": {
+                "table": self.table,
+                "match": self.match if self.match != "order" else None,
+                "client_weight": self.client_weight if self.client_weight != "rows" else None,
+                **_data_section.write_preparation(self.preparation),
+                **self.reading,
+            },
             f"data.{TASKS[self.task].over}": self.clients,
             "data.held_out": self.held_out,
         }
@@ -393,6 +403,8 @@ def parse(tree: TomlTable, beside: Path) -> Job:
         data.get("table"),
         run.get("retries"),
         _data_section.read_reading(data),
+        data.get("client_weight", "rows"),
+        data.get("match", "order"),
     )
 
 

@@ -14,6 +14,7 @@ from fedspan.core.participation import Participation
 from fedspan.data.cells.dialect import KEYS_OF_DIALECT
 from fedspan.data.preparation import MISSING
 from fedspan.errors import InputError
+from fedspan.estimators.matching.match_views import MATCHES
 from fedspan.estimators.parameters import Parameter
 from fedspan.jobs._words import SAYS
 from fedspan.jobs.model import LEAST, Job, rows_of, schema
@@ -187,10 +188,12 @@ def _choices(task: str, table: str, key: str) -> list[str]:
         return [task]
     if (table, key) == ("data", "missing"):
         return list(MISSING)
+    if (table, key) == ("data", "match"):
+        return list(MATCHES)
     if (table, key) == ("privacy", "neighbours"):
         return list(get_args(get_type_hints(RowDP)[key]))
     if table == "privacy" and key in ("row_norm", "center"):
-        return ["auto"] if key == "row_norm" else ["robust"]
+        return ["auto", "unit"] if key == "row_norm" else ["robust"]
     return []
 
 

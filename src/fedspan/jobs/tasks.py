@@ -42,11 +42,16 @@ def _open_clients(job: Job) -> Arguments:
     return (job.sources(),), {}
 
 
+def _open_weighted_clients(job: Job) -> Arguments:
+    return (job.sources(),), {"client_weight": job.client_weight}
+
+
 def _open_job_views(job: Job) -> Arguments:
-    """The ids, if a column holds them, are read with the rows; the estimator compares the clients' digests of them."""
+    """The ids, if a column holds them, are read with the rows; the estimator matches or compares them."""
     if not job.held_out:
-        return (job.sources(),), {}
-    return (job.sources(),), {"held_out": {name: job.open(name, held_out=True) for name in job.held_out}}
+        return (job.sources(),), {"match": job.match}
+    held_out = {name: job.open(name, held_out=True) for name in job.held_out}
+    return (job.sources(),), {"match": job.match, "held_out": held_out}
 
 
 def _open_labelled_clients(job: Job) -> Arguments:
@@ -66,6 +71,9 @@ def _find_weights(job: Job, tables: Mapping[str, Table]) -> dict[str, Any]:
 def _open_labelled_views(job: Job) -> Arguments:
     """The label is in one view or in several that agree; all clients know it, as in the paper."""
     tables = {name: job.open(name) for name in job.clients}
+    if job.match != "order":
+        labels = {name: table.labels for name, table in tables.items() if table.labels is not None}
+        return (tables, labels or None), {"match": job.match}
     if job.id and (where := find_first_difference({name: np.asarray(table.ids) for name, table in tables.items()})):
         raise InputError(
             f"All views must have the same rows in the same order, but {where} (column {job.id!r}). Sort them by it."
@@ -104,8 +112,8 @@ class JobTask:
 _BOTH = ("privacy", "secure")
 _LOSS = {"cost": "cost", "‖ω‖²": "norm2", "constraint": "constraint_1", "slack": "slack_1"}
 TASKS: dict[str, JobTask] = {
-    "pca": JobTask(FederatedPCA, "solver", {"objective": "objective"}, protected_by=_BOTH),
-    "svd": JobTask(FederatedSVD, "solver", {"objective": "objective"}, protected_by=_BOTH),
+    "pca": JobTask(FederatedPCA, "solver", {"objective": "objective"}, _open_weighted_clients, protected_by=_BOTH),
+    "svd": JobTask(FederatedSVD, "solver", {"objective": "objective"}, _open_weighted_clients, protected_by=_BOTH),
     "gcca": JobTask(
         FederatedGCCA,
         "solver",

@@ -108,6 +108,9 @@ def _data(task: str) -> list[str]:
         files = f"# One file per client, with the same rows in the same order: {_FILES}"
         lines = [files, _QUERY, 'views = ["a.csv", "b.csv"]']
         lines.append('# id = "person"  # a column of ids that every file has: the clients\' orders are compared by it')
+        lines.append(
+            '# match = "psi"  # match the rows by their ids, which nobody is shown; default: only compare them'
+        )
         if what.learns_label:
             label += ", in at least one of the files"
         else:

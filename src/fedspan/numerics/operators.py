@@ -5,7 +5,11 @@ B = (A - 1μᵀ) diag(1/s), M = BᵀB. B is never formed: dense rows (in memory 
 are shifted in blocks that stay in the cache, sparse ones by rank-one corrections. Rows that are not in memory at all
 (`RowBatches`) are read once for every sum or product, batch by batch. With a bound C on the norm of a row, each row of
 B is shortened to it: row i is multiplied by w_i = min(1, C/‖b_i‖) (w is computed once per μ), and a row that is not
-finite counts as a row of zeros: an error would tell of it.
+finite counts as a row of zeros: an error would tell of it. With `unit`, every row gets that norm: w_i = C/‖b_i‖, but a
+row that is so small, or in a sparse table so near to μ, that its direction is rounding error counts as zeros.
+
+With weights v (`WeightedRows`), row i counts v_i times: B = diag(√v)(A - 1μᵀ) diag(1/s), and a bound holds for the rows
+of that B, so for what a row contributes after weighting. The sum of the rows is then Σ v a; with a bound, Σ √v b.
 
 With `at_once`, dense rows are passed over once for sums, squares and Gram matrix, around a point c near their mean
 (`RowPass`), in their own dtype if that is float32; what is added up over blocks is float64 all the same.
@@ -16,6 +20,8 @@ from __future__ import annotations
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,6 +33,8 @@ _ROW_BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fit
 _GRAM_BLOCK = 1 << 19, 1 << 22  # for Gram matrices: as large as the matrix, but from 4 to 32 MB, where BLAS is fastest
 _PASS_BLOCK = 1 << 17, 1 << 22  # the same for one pass in all: four times as large as the matrix, from 1 to 32 MB
 _CENTER_ROWS = 64  # rows whose mean is taken for c
+_NO_LENGTH = 1e-150  # of a row: its square is near the smallest numbers
+_NO_DIRECTION = 1e-4  # of a sparse row's distance from the mean, as a part of both lengths
 _FAR_CENTER = 100.0  # how much larger than the variance (c - mean)² may be: two digits
 _SINGLE_RANGE = 1e-30, 1e30  # of mean squares that float32 can hold with room for sums
 _KEPT_GRAM = 1 << 24  # entries of a Gram matrix that spares reading the rows again: 128 MB
@@ -42,6 +50,14 @@ class RowBatches(ABC):
     @abstractmethod
     def batches(self) -> Iterator[Array]:
         """All rows in order, some at a time."""
+
+
+@dataclass(frozen=True)
+class WeightedRows:
+    """Rows of which each counts as often as its weight says."""
+
+    rows: Matrix
+    weights: Array  # (n,), finite and not negative
 
 
 HeldMatrix: TypeAlias = Array | sp.sparray | sp.spmatrix  # rows in memory (or mapped into it), dense or sparse
@@ -86,9 +102,9 @@ def _drop_not_finite(A: sp.csr_array) -> sp.csr_array:
 
 
 class RowPass(NamedTuple):
-    """What one pass over n rows found: s = Σ (a - c) and G = Σ (a - c)(a - c)ᵀ."""
+    """What one pass over rows of total weight n found: s = Σ v(a - c) and G = Σ v(a - c)(a - c)ᵀ."""
 
-    n: int
+    n: float
     c: Array  # (d,)
     s: Array  # (d,)
     G: Array  # (d, d)
@@ -113,12 +129,12 @@ class RowPass(NamedTuple):
     def is_near(self) -> bool:
         """Whether c is near enough to the mean of the rows for nothing to cancel."""
         with np.errstate(over="ignore", invalid="ignore"):
-            shifted = self.s**2 / self.n
+            shifted = self.s**2 / (self.n or 1.0)
             return bool(np.all(shifted <= _FAR_CENTER * (np.diagonal(self.G) - shifted)))
 
     def fits_single(self) -> bool:
         """Whether the squares are well inside the range of float32; those of 0 may have been lost."""
-        squares = np.diagonal(self.G) / self.n
+        squares = np.diagonal(self.G) / (self.n or 1.0)
         low, high = _SINGLE_RANGE
         return bool(np.all((squares > low) & (squares < high)))
 
@@ -126,11 +142,18 @@ class RowPass(NamedTuple):
 class Rows:
     """The rows of one client: sums, squares, products with M and M itself, for a given shift and scale."""
 
-    def __init__(self, A: Matrix, row_norm: float = np.inf, at_once: bool = False) -> None:
+    def __init__(
+        self, A: Matrix | WeightedRows, row_norm: float = np.inf, at_once: bool = False, *, unit: bool = False
+    ) -> None:
+        weights: Array | None = None
+        if isinstance(A, WeightedRows):
+            weights, A = A.weights, A.rows
         self.n, self.d = A.shape
+        self._roots = None if weights is None else np.sqrt(weights)  # √v; None: every row counts once
+        self.total: float = self.n if weights is None else float(weights.sum())  # how many rows they count as
         self.sparse, self.batched = sp.issparse(A), isinstance(A, RowBatches)
         self.A: Any = _to_canonical(A) if self.sparse else A  # dense, sparse or batched: the two flags tell
-        self.row_norm = row_norm
+        self.row_norm, self.unit = row_norm, unit
         if self.sparse and row_norm < np.inf:
             self.A = _drop_not_finite(self.A)
         self._map = _find_map(A) if isinstance(A, np.memmap) else None
@@ -141,19 +164,24 @@ class Rows:
         self._kept: RowPass | None = None
 
     def _blocks(self, mu: Array | None, entries: int) -> Iterator[Array]:
-        """The dense rows in blocks of float64, shifted by μ; without a copy where none is needed."""
+        """The dense rows in blocks of float64, shifted by μ and weighted; without a copy where none is needed."""
         step = max(1, entries // self.d)
-        if mu is None and self.A.dtype == np.float64 and self.row_norm == np.inf:
+        if mu is None and self.A.dtype == np.float64 and self.row_norm == np.inf and self._roots is None:
             yield from self._raw(step)
             return
-        buffer = np.empty((min(step, self.n), self.d))
+        buffer, start = np.empty((min(step, self.n), self.d)), 0
         shift = np.zeros(self.d) if mu is None else mu
         for rows in self._raw(step):
             block = np.subtract(rows, shift, out=buffer[: len(rows)], dtype=np.float64)
+            roots: Array | float = 1.0
+            if self._roots is not None:
+                roots = self._roots[start : start + len(block)]
+                block *= roots[:, None]
+                start += len(block)
             if self.row_norm < np.inf:
                 with np.errstate(over="ignore", invalid="ignore"):
                     norms = np.sqrt(np.einsum("ij,ij->i", block, block))
-                    block *= self._shrink(norms)[:, None]
+                    block *= self._shrink(norms, roots)[:, None]
                 block[~np.isfinite(norms)] = 0.0
             yield block
 
@@ -175,24 +203,44 @@ class Rows:
         low, high = (first + start * stride) // page * page, first + min(stop, self.n) * stride
         pages.madvise(mmap.MADV_DONTNEED, low, high - low)
 
-    def _shrink(self, norms: Array) -> Array:
-        """w for rows of those norms."""
+    def _shrink(self, norms: Array, roots: Array | float = 1.0) -> Array:
+        """What shortens rows of those norms, which are √v times as long as they were."""
+        if self.row_norm == np.inf:
+            return np.ones_like(norms)
+        if self.unit:  # the norm does not count, but the weight still does
+            return np.where(norms > _NO_LENGTH, roots * self.row_norm / np.maximum(norms, _NO_LENGTH), 0.0)
         return self.row_norm / np.maximum(norms, self.row_norm)
 
+    @property
+    def _plain(self) -> bool:
+        """Whether rows are neither weighted nor shortened."""
+        return self.row_norm == np.inf and self._roots is None
+
     def _weights(self, mu: Array | None) -> Array:
-        """w of sparse rows, without making them dense."""
-        return self._shrink(self.norms(mu))
+        """What sparse rows are multiplied by, √v and what shortens them, without making them dense."""
+        roots: Array | float = 1.0 if self._roots is None else self._roots
+        if self.row_norm == np.inf and self._roots is not None:
+            return self._roots
+        norms = self.norms(mu)
+        if self.unit and mu is not None:  # ‖a - μ‖² = ‖a‖² - 2aμ + ‖μ‖² must have digits left
+            norms = np.where(norms > _NO_DIRECTION * (self.norms(None) + roots * np.linalg.norm(mu)), norms, 0.0)
+        return self._shrink(norms, roots) * roots
 
     def count_longer(self) -> int:
         """How many rows are longer than the bound; those that are not finite are."""
         if self.sparse:
-            return int(np.sum(self._weights(None) < 1))
-        parts = (np.asarray(rows, dtype=np.float64) for rows in self._raw(max(1, _ROW_BLOCK // self.d)))
-        with np.errstate(over="ignore", invalid="ignore"):
-            return sum(int(np.count_nonzero(~(np.einsum("ij,ij->i", p, p) <= self.row_norm**2))) for p in parts)
+            return int(np.sum(self._shrink(self.norms(None)) < 1))
+        return int(np.count_nonzero(~(self.norms(None) ** 2 <= self.row_norm**2)))
 
     def norms(self, mu: Array | None) -> Array:
         """‖b‖ of every row before it is shortened, (n,); infinite if it is not finite."""
+        lengths = self._lengths(mu)
+        if self._roots is None:
+            return lengths
+        return np.where(np.isfinite(lengths), lengths, 0.0) * self._roots + np.where(np.isfinite(lengths), 0.0, np.inf)
+
+    def _lengths(self, mu: Array | None) -> Array:
+        """‖a - μ‖ of every row, (n,); infinite if it is not finite."""
         if self.sparse:
             squares = np.asarray(self.A.multiply(self.A).sum(axis=1)).ravel()
             if mu is not None:
@@ -213,7 +261,7 @@ class Rows:
             BZ = self.A @ Z
             if mu is not None:
                 BZ = BZ - mu @ Z
-            return self.norms(mu) * w**2 * np.linalg.norm(BZ, axis=1)
+            return self._lengths(mu) * w**2 * np.linalg.norm(BZ, axis=1)
         parts = [
             np.linalg.norm(block, axis=1) * np.linalg.norm(block @ Z, axis=1) for block in self._blocks(mu, _ROW_BLOCK)
         ]
@@ -226,7 +274,7 @@ class Rows:
             BZ = self.A @ Z
             if mu is not None:
                 BZ = BZ - mu @ Z
-            reach = self.norms(mu) * w**2 * np.linalg.norm(BZ, axis=1)
+            reach = self._lengths(mu) * w**2 * np.linalg.norm(BZ, axis=1)
             BZ = BZ * (w**2 * most / np.maximum(reach, most))[:, None]
             out = self.A.T @ BZ
             return out if mu is None else out - np.outer(mu, BZ.sum(axis=0))
@@ -238,17 +286,18 @@ class Rows:
         return out
 
     def sums(self) -> Array:
-        """Σ a over the rows, (d,)."""
+        """Σ v a over the rows, (d,); with a bound on their norm Σ √v b, which one row of v ≤ 1 changes by that."""
         if self._keeps:
             found = self._keep_pass()
             return found.n * found.c + found.s
-        if self.sparse and self.row_norm < np.inf:
-            return self.A.T @ self._weights(None)
+        if self.sparse and not self._plain:
+            return self.A.T @ (self._weights(None) * (1.0 if self._roots is None else self._roots))
         if self.sparse:
             return np.asarray(self.A.sum(axis=0, dtype=np.float64)).ravel()
-        total = np.zeros(self.d)
+        total, start = np.zeros(self.d), 0
         for block in self._blocks(None, _ROW_BLOCK):
-            total += block.sum(axis=0)
+            total += block.sum(axis=0) if self._roots is None else self._roots[start : start + len(block)] @ block
+            start += len(block)
         return total
 
     def count_not_finite(self) -> tuple[int, int, int]:
@@ -267,12 +316,12 @@ class Rows:
         return values, count, int(by_column.argmax()) if values else -1
 
     def squares(self, mu: Array | None) -> Array:
-        """Σ (a - μ)² over the rows, (d,): around μ from the start, so that nothing cancels."""
+        """Σ v(a - μ)² over the rows, (d,): around μ from the start, so that nothing cancels."""
         if self._keeps:
             return self._keep_pass().squares(np.zeros(self.d) if mu is None else mu)
         if self.sparse:
             at, shift = self.A.indices, np.zeros(self.d) if mu is None else mu
-            w2 = np.ones(self.n) if self.row_norm == np.inf else self._weights(mu) ** 2
+            w2 = np.ones(self.n) if self._plain else self._weights(mu) ** 2
             of_entry = np.repeat(w2, np.diff(self.A.indptr))
             filled = np.bincount(at, weights=of_entry, minlength=self.d)
             off = np.bincount(at, weights=of_entry * (self.A.data - shift[at]) ** 2, minlength=self.d)
@@ -289,7 +338,7 @@ class Rows:
             BW = self.A @ W
             if mu is not None:
                 BW -= mu @ W
-            if self.row_norm < np.inf:
+            if not self._plain:
                 BW *= self._weights(mu)[:, None] ** 2
             out = self.A.T @ BW
             if mu is not None:
@@ -306,8 +355,8 @@ class Rows:
             center = np.zeros(self.d) if mu is None else mu
             G = (self._keep_pass() if self._keeps else self._pass(center)).gram(center)
         elif self.sparse:
-            w = np.ones(self.n) if self.row_norm == np.inf else self._weights(mu)
-            B = self.A if self.row_norm == np.inf else sp.diags_array(w).tocsr() @ self.A
+            w = np.ones(self.n) if self._plain else self._weights(mu)
+            B = self.A if self._plain else sp.diags_array(w).tocsr() @ self.A
             G = (B.T @ B).toarray().astype(np.float64)
             if mu is not None:
                 sums = self.A.T @ w**2
@@ -318,6 +367,27 @@ class Rows:
             for block in self._blocks(mu, min(max(self.d**2, least), most)):
                 G += block.T @ block
         return G if s is None else G / np.outer(s, s)
+
+    def shifted_blocks(self, mu: Array | None, s: Array | None) -> Iterator[Array]:
+        """B itself, dense, some rows at a time: what is yielded is overwritten by what comes next."""
+        if not self.sparse:
+            for block in self._blocks(mu, _ROW_BLOCK):
+                yield block if s is None else block / s
+            return
+        step = max(1, _ROW_BLOCK // self.d)
+        w = np.ones(self.n) if self._plain else self._weights(mu)
+        for start in range(0, self.n, step):
+            block = self.A[start : start + step].toarray()
+            block = (block if mu is None else block - mu) * w[start : start + step, None]
+            yield block if s is None else block / s
+
+    def digest(self) -> bytes:
+        """A digest of all rows: whoever has them can repeat it, and nobody else."""
+        found = blake2b(digest_size=16)
+        parts = (self.A.data, self.A.indices, self.A.indptr) if self.sparse else self._raw(_CENTER_ROWS)
+        for part in parts:
+            found.update(part.tobytes())
+        return found.digest()
 
     def drop_pass(self) -> None:
         """Forget what the pass over the rows found; what is asked next is computed anew."""
@@ -337,7 +407,7 @@ class Rows:
         """s and G around c, in float32 if the rows are and it can hold them."""
         if self.A.dtype == np.float32:
             found = self._add_up(c, np.dtype(np.float32))
-            if found.fits_single() or not self._vary(np.diagonal(found.G) / found.n):
+            if found.fits_single() or not self._vary(np.diagonal(found.G) / (found.n or 1.0)):
                 return found
         return self._add_up(c, np.dtype(np.float64))
 
@@ -351,14 +421,19 @@ class Rows:
         least, most = _PASS_BLOCK
         step = min(max(1, min(max(4 * self.d**2, least), most) // self.d), self.n)
         center = c.astype(dtype)
-        buffer, product, ones = np.empty((step, self.d), dtype), np.empty((self.d, self.d), dtype), np.ones(step, dtype)
-        s, G = np.zeros(self.d), np.zeros((self.d, self.d))
+        buffer, product = np.empty((step, self.d), dtype), np.empty((self.d, self.d), dtype)
+        roots = np.ones(step, dtype) if self._roots is None else self._roots.astype(dtype)
+        s, G, start = np.zeros(self.d), np.zeros((self.d, self.d)), 0
         with np.errstate(over="ignore", invalid="ignore"):
             for rows in self._raw(step):
                 B = np.subtract(rows, center, out=buffer[: len(rows)], dtype=dtype)
+                v = roots[start : start + len(B)]
+                if self._roots is not None:
+                    B *= v[:, None]
+                    start += len(B)
                 G += np.matmul(B.T, B, out=product)
-                s += ones[: len(B)] @ B
-        return RowPass(self.n, center.astype(np.float64), s, G)
+                s += v[: len(B)] @ B
+        return RowPass(self.total, center.astype(np.float64), s, G)
 
     def multiply_by_gram(self, V: Array, mu: Array | None, s: Array | None) -> Array:
         """M V through M, which is formed at the first call."""

@@ -11,6 +11,7 @@ from fedspan.errors import InputError
 from fedspan.privacy.accountant import LEAST, MOST
 
 Neighbours = Literal["add-remove", "replace-one"]
+MOST_DELTA = 0.1  # which no table of ten rows would be under
 _TINY, _HUGE = 1e-100, 1e100  # row norms whose squares can be computed with
 
 
@@ -24,7 +25,9 @@ class RowDP:
         row_norm: C, the public bound on a row's Euclidean norm. Longer rows are shortened to it: as they are for the
             mean, and after centering, if that is asked for, for all else. It must be known without looking at the data:
             the largest norm in the data is private. "auto" finds one that most rows keep, by a noised histogram of
-            their lengths; that costs 3 % of the budget (with centering twice).
+            their lengths; that costs 3 % of the budget (with centering twice). "unit" gives every row (after centering)
+            the norm 1, so that no bound has to be known: only directions count, and the components are those of the
+            directions; rows of zeros stay. With centering it finds a bound for the mean, as center="robust" does.
         center: The bound on rows before centering, for their mean: None (row_norm), a number of its own, or "robust",
             which finds one by a noised histogram (3 % of the budget). For rows that lie far from the origin, where
             row_norm is meant for their distances from the mean.
@@ -39,7 +42,7 @@ class RowDP:
 
     epsilon: float
     delta: float
-    row_norm: float | Literal["auto"] | None = None
+    row_norm: float | Literal["auto", "unit"] | None = None
     neighbours: Neighbours = "add-remove"
     expect: float | None = None
     simulate: bool = False
@@ -57,13 +60,19 @@ class RowDP:
             raise InputError(
                 f"delta must be above 0 and below 1 (and below 1 / number of rows), but is {self.delta!r}."
             )
+        if self.delta >= MOST_DELTA:
+            raise InputError(
+                f"delta must be below 1 / number of rows, but is {self.delta!r}: at that delta one of ten rows may be "
+                "shown."
+            )
         if self.row_norm is None:
             raise InputError(
                 "RowDP needs row_norm, a public bound on the norm of a row. Reading it from the data would leak: "
                 "take it from what the columns mean, such as sqrt(number of features) for features in [-1, 1]; or give "
-                "row_norm='auto', which spends a part of the budget on finding one."
+                "row_norm='auto', which spends a part of the budget on finding one, or row_norm='unit', which keeps "
+                "only the directions of rows."
             )
-        if self.row_norm != "auto":
+        if self.row_norm != "auto" and self.row_norm != "unit":
             _check_norm("row_norm", self.row_norm)
         if self.center is not None and self.center != "robust":
             _check_norm("center", self.center)

@@ -6,6 +6,7 @@ import math
 
 from fedspan.algorithms.agree_columns import AgreeOnColumns
 from fedspan.algorithms.registry import ALGORITHMS
+from fedspan.algorithms.spectral.parallel_analysis import ParallelAnalysis
 from fedspan.core.ledger import Exchange, Ledger, Started
 from fedspan.core.protocol import Task, tasks_of
 from fedspan.privacy.request import RowDP
@@ -50,8 +51,8 @@ def describe_task(started: Started | None, task: str) -> str:
 
 
 def _find_declared(started: Started | None, task: str) -> Task | None:
-    """The task as the client that ran declares it, or as the agreement on columns does."""
-    declared = dict(tasks_of(AgreeOnColumns.client))
+    """The task as the client that ran declares it, or as what came before does."""
+    declared = {**tasks_of(AgreeOnColumns.client), **tasks_of(ParallelAnalysis.client)}
     if started is not None and started.algorithm in ALGORITHMS:
         declared |= tasks_of(ALGORITHMS[started.algorithm].client)
     return declared.get(task)

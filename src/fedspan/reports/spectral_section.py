@@ -26,6 +26,8 @@ class SpectralModel(FeatureModel, IterativeModel, Protocol):
     explained_variance_: Array  # (k,)
     explained_variance_ratio_: Array  # (k,)
     component_angles_: Array  # (k,) nan if they are not known
+    scree_: Array  # (m,) variances of all components that were found
+    noise_variances_: Array | None  # (T,) with n_components="auto"
 
 
 def _build_spectral_section(title: str, noun: str, share: str, what: str) -> Section[SpectralModel]:
@@ -42,10 +44,7 @@ def _build_spectral_section(title: str, noun: str, share: str, what: str) -> Sec
 
     def render_body(model: SpectralModel, ledger: Ledger, rows: ShownRows) -> str:
         ratio = model.explained_variance_ratio_
-        scree = render_figure(
-            f"{what} of each component (bars) and of all up to it (line), in percent of the total",
-            draw_bar_chart(ratio.tolist(), what, "component", cumulative=True),
-        )
+        scree = _render_scree(model, what)
         table = [
             [str(i + 1), f"{ratio[i]:.2%}", f"{ratio[: i + 1].sum():.2%}", loadings]
             for i, loadings in enumerate(list_loadings(model, model.components_))
@@ -62,6 +61,23 @@ def _build_spectral_section(title: str, noun: str, share: str, what: str) -> Sec
         return {f"{share} explained": f"{model.explained_variance_ratio_.sum():.1%}", **_list_gap(model, last)}
 
     return build_iterative_section(title, summarize, list_sizes, list_key_figures, render_body)
+
+
+def _render_scree(model: SpectralModel, what: str) -> str:
+    """The shares of all components that are known, and where n_components="auto" has drawn the line."""
+    noise, caption = model.noise_variances_, f"{what} of each component, in percent of the total"
+    if noise is None:
+        return render_figure(
+            f"{what} of each component (bars) and of all up to it (line), in percent of the total",
+            draw_bar_chart(model.explained_variance_ratio_.tolist(), what, "component", cumulative=True),
+        )
+    k = len(model.components_)
+    total = float(model.explained_variance_.sum() / model.explained_variance_ratio_.sum())
+    level = float(np.quantile(noise, 0.95)) / total
+    chart = draw_bar_chart((model.scree_ / total).tolist(), what, "component", level=level, level_name="noise", kept=k)
+    rest = " Paler bars are components that were not kept." if len(model.scree_) > k else ""
+    line = f"the 95 % quantile of the first component of {len(noise)} tables with random signs"
+    return render_figure(f"{caption}. The dashed line is {line}.{rest}", chart)
 
 
 def _render_scatter(model: SpectralModel, rows: ShownRows) -> tuple[str, str]:

@@ -7,12 +7,16 @@ so low that m numbers of that size can be added, and above 2047 clients the step
 
 Whether a client answers does not depend on its numbers: NaN counts as 0, and what is beyond the limit as the limit.
 `COUNTS` goes along and says in the sum what is needed to judge it: a 1 from each client, so that a sum whose masks did
-not cancel is recognised by its number of clients; a 1 from each client that had such numbers: then there is no sum,
-and nobody learns whose they were; and for each floating-point array a 1 if the step resolves some entry to six digits:
-if no client has such an entry, the sum is refused too.
+not cancel is recognised by its number of clients; a mark from each client that had such numbers: then there is no sum,
+and nobody learns whose they were, nor how many; and for each floating-point array a mark if the step resolves some
+entry to six digits: if no client has such an entry, the sum is refused too. A mark is a random number modulo 2^64, so
+the sum of some is one, too, and shows only that there are some. (Counts would show more: where one client alone has
+anything in a column, the sum would be known to be that client's.)
 """
 
 from __future__ import annotations
+
+import secrets
 
 import numpy as np
 
@@ -47,7 +51,8 @@ def to_lanes(arrays: Arrays, clients: int) -> dict[str, Array]:
     fine = [np.abs(x).max(initial=0.0) >= 2.0 ** (DIGITS - bits) for x in floats]
     beyond = any(changed for _, changed in fitted.values())
     lanes = {name: _to_lane_pair(x, bits) for name, (x, _) in fitted.items()}
-    return lanes | {COUNTS: np.array([[1, beyond, *fine]], dtype=np.uint64)}
+    marks = [secrets.randbits(64) or 1 if there else 0 for there in (beyond, *fine)]
+    return lanes | {COUNTS: np.array([[1, *marks]], dtype=np.uint64)}
 
 
 def has_saturated(lanes: Arrays) -> bool:
@@ -85,19 +90,19 @@ def from_lanes(total: Arrays, clients: int, roster: int | None = None) -> dict[s
     bits = count_step_bits(clients if roster is None else roster)
     floats = sorted(name for name, lanes in total.items() if len(lanes) == 2 and name != COUNTS)
     counts = total[COUNTS][0].tolist()
-    if counts[0] != clients or max(counts) > clients or len(counts) != 2 + len(floats):
+    if counts[0] != clients or len(counts) != 2 + len(floats):
         raise ProtocolError(
             f"The masks of {clients} clients did not cancel, so there is no sum. Check that all were asked the same."
         )
     if counts[1]:
         raise InputError(
-            f"The numbers of {counts[1]} of {clients} clients were too large or not finite, so there is no sum. In a "
-            f"secure sum they must be below {largest_number(roster or clients):.3g}. Rescale the columns at every "
-            "client, and check them for missing values."
+            f"Some numbers of one or more of the {clients} clients were too large or not finite, so there is no sum. "
+            f"In a secure sum they must be below {largest_number(roster or clients):.3g}. Rescale the columns at "
+            "every client, and check them for missing values."
         )
     out = {name: _from_lane_pair(lanes, bits) for name, lanes in total.items() if name != COUNTS}
-    for name, count in zip(floats, counts[2:], strict=True):
-        if count == 0 and total[name].any() and out[name].size > 1:  # a single number may well be close to zero
+    for name, mark in zip(floats, counts[2:], strict=True):
+        if mark == 0 and total[name].any() and out[name].size > 1:  # a single number may well be close to zero
             raise InputError(
                 f"{name!r} is below {2.0 ** (DIGITS - bits):.1g} at every client, too small for the fixed-point step "
                 f"of 2^-{bits} in a secure sum. Rescale the columns."

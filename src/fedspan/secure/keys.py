@@ -1,8 +1,8 @@
 """The cryptography that secure aggregation stands on, all of it from one library; nothing is invented here.
 
 X25519 agrees on a secret between two clients, HKDF-SHA256 binds it to the roster, HMAC-SHA256 makes one key per
-purpose from it, ChaCha20 stretches a key to a mask, ChaCha20-Poly1305 seals a share for one reader. Randomness is the
-operating system's. (Shares are made in shamir.py.)
+purpose from it, ChaCha20 stretches a key to a mask, ChaCha20-Poly1305 seals a share for one reader, and the polynomial
+of Poly1305 tags sums. Randomness is the operating system's. (Shares are made in shamir.py, tags in tags.py.)
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def _crypto_library() -> Any:
         from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+        from cryptography.hazmat.primitives.poly1305 import Poly1305
     except ImportError:
         raise MissingExtraError("Secure aggregation", "privacy") from None
     return SimpleNamespace(
@@ -40,6 +41,7 @@ def _crypto_library() -> Any:
         ChaCha20=ChaCha20,
         SHA256=SHA256,
         HKDF=HKDF,
+        Poly1305=Poly1305,
     )
 
 
@@ -127,3 +129,8 @@ def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
         return _crypto_library().AEAD(key).decrypt(bytes(12), sealed, context)
     except _crypto_library().InvalidTag:
         raise ProtocolError("A sealed share does not open: it was tampered with, swapped or replayed.") from None
+
+
+def evaluate_poly1305(r: bytes, blocks: Array) -> int:
+    """Σ_j (u_j + 2^128) r^(q+1-j) modulo 2^130 - 5, and that modulo 2^128, for whole blocks u_j of 16 bytes."""
+    return int.from_bytes(_crypto_library().Poly1305.generate_tag(r + bytes(16), blocks.view(np.uint8).data), "little")

@@ -15,6 +15,7 @@ import numpy as np
 from fedspan._types import Array, Arrays
 from fedspan.channel import wire
 from fedspan.errors import ProtocolError
+from fedspan.secure.fixed import COUNTS
 from fedspan.secure.masking import Place
 from fedspan.secure.packing import shrink, unshrink
 from fedspan.secure.tags import TAGS
@@ -51,8 +52,8 @@ def to_blob(past: Exchanged, *, asked: bool) -> Array:
             continue
         for i, lane in enumerate(lanes):
             flat = lane.reshape(-1)
-            # A tag is random, so its width would be, too; and messages are to have the same length in each run.
-            arrays[f"s{i} {name}"] = _to_bytes(flat, 8 if name == TAGS else _find_width(flat))
+            # These are random, so their widths would be, too; and messages are to have the same length in each run.
+            arrays[f"s{i} {name}"] = _to_bytes(flat, 8 if name in (TAGS, COUNTS) else _find_width(flat))
     for i, (_, reply) in enumerate(past.each.items()):
         arrays |= {f"e{i} {name}": x for name, x in reply.items()}
     if not asked:

@@ -22,7 +22,7 @@ from fedspan.core.protection import RETRIES, SecureSums
 from fedspan.core.protocol import Ask, Replies, Sum
 from fedspan.core.run import Session
 from fedspan.core.snapshot import SessionSnapshot
-from fedspan.errors import ClientError, InputError, ProtocolError
+from fedspan.errors import ClientError, FedspanError, InputError, ProtocolError
 from fedspan.secure import fixed, graph
 from fedspan.secure.keys import is_public_key, require_library
 from fedspan.secure.masking import (
@@ -91,6 +91,16 @@ class _NoSumError(Exception):
     """This exchange ends without a sum."""
 
 
+def refuse_single_replies(ask: Ask) -> FedspanError:
+    """What ends a run whose sums are secure, but whose server asks for something else."""
+    if ask.hidden:
+        return InputError(ask.hidden)
+    return ProtocolError(
+        f"Under secure aggregation the server sees sums only, but {ask.task!r} asks for every client's own reply. Use "
+        "an algorithm that asks for sums (gram, krylov, ssi, faps), or secure=False."
+    )
+
+
 class SecureSession:
     """A session in which the server sees only sums. At least `need` clients must answer, or all of a smaller cohort.
 
@@ -123,10 +133,7 @@ class SecureSession:
             replies, event = self.inner.exchange(ask, cohort, round, exchange)
             return replies, replace(event, secure=True)  # nothing that needed a mask left without one
         if not isinstance(ask.want, Sum):
-            raise ProtocolError(
-                f"Under secure aggregation the server sees sums only, but {ask.task!r} asks for every client's own "
-                "reply. Use an algorithm that asks for sums (gram, krylov, ssi, faps), or secure=False."
-            )
+            raise refuse_single_replies(ask)
         if len(cohort) < self.t:
             raise ClientError(
                 f"A secure sum must be over at least {self.t} clients, but {ask.task!r} asks {len(cohort)} "

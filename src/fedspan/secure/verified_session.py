@@ -26,7 +26,7 @@ from fedspan.secure.masking import Place, stack_bytes
 from fedspan.secure.opening import Groups
 from fedspan.secure.packing import CHECK, PackedParts, check_columns_of, find_widths, resolve, tell_widths
 from fedspan.secure.past import Exchanged, to_blob
-from fedspan.secure.session import PhaseCosts
+from fedspan.secure.session import PhaseCosts, refuse_single_replies
 from fedspan.secure.tags import PRESENT, TAGS
 from fedspan.secure.witness import PAST, SEALED_KEY
 
@@ -68,10 +68,7 @@ class VerifiedSession:
         place, costs = (round, exchange), PhaseCosts(cohort)
         public = ask.task in self.public
         if not public and not isinstance(ask.want, Sum):
-            raise ProtocolError(
-                f"Under secure aggregation the server sees sums only, but {ask.task!r} asks for every client's own "
-                "reply. Use an algorithm that asks for sums (gram, krylov, ssi, faps), or secure=False."
-            )
+            raise refuse_single_replies(ask)
         if cohort != self.clients and not (public and ask.to is not None):
             raise ProtocolError(
                 f"A verified run asks all {len(self.clients)} clients in every round, but {ask.task!r} goes to "

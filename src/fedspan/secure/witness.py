@@ -5,12 +5,14 @@ Notation: m sites, s_ij the secret of sites i and j, K a key that all sites shar
 h the transcript: h₀ = H(opening), then H(h, place, question), then H(h, what came of it). x_i what site i would say
 (integers modulo 2^64), with a mark of its group. Site i sends
 
-    y_i = [x_i, tag_i] + Σ_{j>i} PRG(k_ij) - Σ_{j<i} PRG(k_ij),  k_ij = HMAC(s_ij, h),  tag_i = ⟨r, x_i⟩,  r = PRG(K, h)
+    y_i = [x_i, tag_i] + Σ_{j>i} PRG(k_ij) - Σ_{j<i} PRG(k_ij),   k_ij = HMAC(s_ij, h),   tag_i by K and h (tags.py)
 
 with j in its own group only. Everybody in a group must answer, or there is no sum over it: no mask is ever taken off.
 Of narrow arrays (packing.py) only the low bits of y_i leave, as many as the question says, so the widths are in h. The
-tag is of all the bits of x_i, and of all its columns: sites believe nothing but a whole sum. If the server says that
-some columns wrapped around, they are shown no sum, and answer the same question, to the bit, with other widths.
+tag is of all the bits of x_i, and of all its columns: sites believe nothing but a whole sum. (Only the
+marks of fixed.py are not in it. A site whose numbers did not fit sends random numbers in place of its tag.) If the
+server says that some columns wrapped around, they are shown no sum, and answer the same question, to the bit, with
+other widths.
 
 Phases:  @keys    a public key from each, signed for this opening and epoch       once per epoch
          @roster  all keys to all; K from the first site, sealed for each other   once per epoch
@@ -27,7 +29,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol, TypeVar
@@ -45,7 +48,7 @@ from fedspan.secure.opening import RunOpening
 from fedspan.secure.packing import CHECK, Exponents, check_sums, fit_widths, is_width, pack_lane, read_exponents
 from fedspan.secure.past import Exchanged, from_blob
 from fedspan.secure.replica import Heard, Replica, ReplicaMemory
-from fedspan.secure.tags import PRESENT, TAGS, from_halves, linear_tag, to_halves
+from fedspan.secure.tags import PRESENT, PRIME, TAGS, from_limbs, is_tag_of, make_tag, to_limbs
 
 PAST = "@past "  # begins the names of what a question says of earlier exchanges
 SEALED_KEY = 48  # K and the tag of its seal
@@ -309,31 +312,35 @@ class Witness:
 
     def _check_sum(self, past: Exchanged, task: str, names: tuple[str, ...]) -> Heard:
         lanes = past.lanes
-        order = [*sorted(names), fixed.COUNTS, PRESENT]
-        _refuse_unless(set(lanes) == {*order, TAGS}, "a sum does not consist of what was asked for")
+        order = [*sorted(names), PRESENT]
+        _refuse_unless(set(lanes) == {*order, fixed.COUNTS, TAGS}, "a sum does not consist of what was asked for")
         flat = _flatten(lanes, order)
-        self._check_tag(past.epoch, flat, _tell_layout(lanes, order), lanes[TAGS])
         inside = self._find_inside(lanes[PRESENT].reshape(-1).tolist())
-        here = {site for group in inside for site in group}
-        total = fixed.from_lanes({name: lanes[name] for name in order[:-1]}, len(here))
+        self._check_tag(past.epoch, flat, _tell_layout(lanes, order), inside, lanes[TAGS])
+        here = {site for i in inside for site in self.opening.groups[i]}
+        total = fixed.from_lanes({name: lanes[name] for name in (*names, fixed.COUNTS)}, len(here))
         if self.opening.plan:
             total = self.opening.plan.to_numbers(task, self.tasks[task].releases, total)
-        self._bind(past.place, flat.view(np.uint8).data)
+        self._bind(past.place, digest_request(repr(inside), total))
         return Heard(total=dict(total), missing=tuple(s for s in self.opening.clients if s not in here))
 
-    def _check_tag(self, epoch: str, flat: Array, layout: str, tag: Array) -> None:
+    def _check_tag(self, epoch: str, flat: Array, layout: str, inside: Sequence[int], tag: Array) -> None:
         """Refuse a sum that the sites of that epoch did not make after this transcript."""
         _refuse_unless(epoch in self.groups, "a sum is from an epoch that this site does not know")
-        own = linear_tag(purpose_key(self.groups[epoch], "tag", layout, self.h), flat)
-        _refuse_unless(tag.size == 2 and from_halves(tag) == own, "a sum is not the sum of the sites")
+        key = purpose_key(self.groups[epoch], "tag", layout, self.h)
+        sizes = {i: len(self.opening.groups[i]) for i in inside}
+        told = from_limbs(tag)
+        good = told is not None and is_tag_of(told, key, flat, sizes, len(self.opening.clients))
+        _refuse_unless(good, "a sum is not the sum of the sites")
 
-    def _find_inside(self, counts: list[int]) -> list[tuple[str, ...]]:
-        """The groups that are in a sum, each whole and once."""
-        groups = self.opening.groups
-        _refuse_unless(len(counts) == len(groups), "a sum does not say which groups are in it")
-        inside = [group for group, n in zip(groups, counts, strict=True) if n == len(group)]
+    def _find_inside(self, counts: list[int]) -> list[int]:
+        """The groups that a sum says are in it, each whole and once; by their numbers."""
+        sizes = [len(group) for group in self.opening.groups]
+        _refuse_unless(len(counts) == len(sizes), "a sum does not say which groups are in it")
+        inside = [i for i, (n, size) in enumerate(zip(counts, sizes, strict=True)) if n == size]
         _refuse_unless(
-            bool(inside) and sum(counts) == sum(map(len, inside)), "a sum is not over whole groups, each of them once"
+            bool(inside) and sum(counts) == sum(sizes[i] for i in inside),
+            "a sum is not over whole groups, each of them once",
         )
         return inside
 
@@ -356,18 +363,19 @@ class Witness:
         _refuse_unless(bool(epoch.group), "no keys were agreed on in this epoch")
         lanes = fixed.to_lanes(reply, len(self.opening.clients))
         self.saturated = fixed.has_saturated(lanes)
-        mine = next(group for group in groups if self.name in group)
-        lanes[PRESENT] = np.array([[group is mine for group in groups]], dtype=np.uint64)
-        order = list(lanes)
+        own = next(i for i, group in enumerate(groups) if self.name in group)
+        lanes[PRESENT] = np.array([[i == own for i in range(len(groups))]], dtype=np.uint64)
+        order = [*sorted(reply), PRESENT]
         flat = _flatten(lanes, order)
-        tag = linear_tag(purpose_key(epoch.group, "tag", _tell_layout(lanes, order), self.h), flat)
-        lanes[TAGS] = to_halves(tag)
+        key = purpose_key(epoch.group, "tag", _tell_layout(lanes, order), self.h)
+        tag = secrets.randbelow(PRIME) if self.saturated else make_tag(key, own, flat, len(self.opening.clients))
+        lanes = {name: lanes[name] for name in order} | {fixed.COUNTS: lanes[fixed.COUNTS], TAGS: to_limbs(tag)}
         widths = {name: fit_widths(lanes[name], given, name) for name, given in exponents.items()}
         for name in widths:
             lanes[CHECK + name] = check_sums(lanes[name], place, name)
         y = np.concatenate([flat, *(lanes[name].reshape(-1) for name in list(lanes)[len(order) :])])
         space = bytearray(8 * y.size)
-        for site in mine:
+        for site in groups[own]:
             if site != self.name:
                 mask = stream(self._pair(site, "mask", self.h), y.size, space)
                 y = np.add(y, mask, out=y) if site > self.name else np.subtract(y, mask, out=y)

@@ -14,6 +14,7 @@ N_i features.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,23 +64,18 @@ class ViewClient(EntitiesClient[ViewState]):
         return ViewState()
 
     @task(
-        releases={"features": None, "rank": None},
-        shows="its number of features, and how many of them are independent",
+        releases={"features": None, "rank": None, "useless": None},
+        shows="its number of features, how many of them are independent, and whether that is none or too many",
     )
     def open_view(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
-        """Check the view and make ready; say how many components it can hold."""
+        """Make ready, and say how many components the view can hold. Whether they will do, the server decides."""
         view = self.view
         sums = view.column_squares.sum()
-        if not np.isfinite(sums):
+        if not np.isfinite(sums):  # not at a site of a federation, where such numbers count as missing
             raise describe_not_finite(view, drop="those rows from every view")
-        if sums == 0 or view.rank == 0:
-            raise InputError("All rows of this view are equal, so it says nothing. Leave this view out.")
-        if view.ridge == 0 and view.rank >= view.J - view.center:
-            raise InputError(
-                f"The {view.N} features of this view fit any representation of its {view.J} rows, so they say nothing. "
-                "Use fewer features than rows, or ridge > 0."
-            )
-        return state, {"features": np.array(view.N), "rank": np.array(view.rank)}
+        rank = view.rank if sums > 0 else 0
+        useless = rank == 0 or (view.ridge == 0 and rank >= view.J - view.center)
+        return state, {"features": np.array(view.N), "rank": np.array(rank), "useless": np.array(int(useless))}
 
     # One entity's features can turn the projector by any amount, so there is no sensitivity.
     @task(releases={"Y": None}, shows=_SHOWS_PROJECTIONS)
@@ -206,13 +202,33 @@ def view_options(center: bool, scale: bool, ridge: float, tol: float) -> dict[st
 
 
 def open_views(k: int, center: bool, rng: Streams) -> Round[tuple[int, int]]:
-    """(J, I) once the entities match and every view has been looked at; refuse more components than there can be."""
+    """(J, I) once the entities match and every view has been looked at; refuse views that say nothing, and more
+    components than there can be."""
     J, views = yield from match_entities(rng)
-    ranks = int((yield from complete(Ask("open_view", want=Sum("features", "rank")))).total["rank"])
-    most = min(ranks, J - center)
+    total = (yield from complete(Ask("open_view", want=Sum("features", "rank", "useless")))).total
+    if total["useless"]:
+        hidden = (
+            f"{int(total['useless'])} of the {views} views say nothing: all rows of such a view are equal, or its "
+            "features fit any representation of its rows. Use fewer features than rows, or ridge > 0."
+        )
+        each = (yield from complete(Ask("open_view", hidden=hidden))).each
+        raise InputError(_describe_useless(each, J))
+    most = min(int(total["rank"]), J - center)
     if k > most:
         raise InputError(f"n_components must be from 1 to {most}, the rank of all views together, but is {k}.")
     return J, views
+
+
+def _describe_useless(each: Mapping[str, Arrays], J: int) -> str:
+    """Which view says nothing, and why."""
+    client = next(client for client, reply in each.items() if reply["useless"])
+    says_nothing = f"The view of client {client!r} says nothing."
+    if not each[client]["rank"]:
+        return f"{says_nothing} All rows of this view are equal; leave it out."
+    return (
+        f"{says_nothing} The {int(each[client]['features'])} features of this view fit any representation of its {J} "
+        "rows. Use fewer features than rows, or ridge > 0."
+    )
 
 
 def view_opening(*more: str) -> tuple[Turn, ...]:

@@ -1,9 +1,10 @@
 """Are row j of one client and row j of another the same entity? Asked before anything is computed.
 
-Every client digests its ids by HMAC-SHA256, with a secret that the clients share and the server does not have, and a
-random key of the run. First only sums are asked for: of d and of d·d, for the digest d of the whole list and for the
-number of rows. All clients have the same d exactly if m·Σd² = (Σd)². Only if they differ are the rows' own digests
-asked for, 4 bytes each, to say how many rows differ; under secure sums that is refused.
+Every client digests its ids, in their one spelling (matching/canonical_ids.py), by HMAC-SHA256, with a secret that the
+clients share and the server does not have, and a random key of the run. First only sums are asked for: of d and of d·d,
+for the digest d of the whole list and for the number of rows. All clients have the same d exactly if m·Σd² = (Σd)².
+Only if they differ are the rows' own digests asked for, 4 bytes each, to say how many rows differ; under secure sums
+that is refused.
 
 What the server sees: with secure sums, whether all lists agree; without, each client's digest too, and after a mismatch
 which rows agree. Who knows the secret can check a guess of an id against them, so a site of a federation gives digests
@@ -21,6 +22,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from fedspan._types import Array, Arrays, Matrix
+from fedspan.algorithms.matching.canonical_ids import canonical_ids
 from fedspan.core.protocol import Ask, Client, Needs, Round, Sum, Turn, complete, task
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -58,7 +60,7 @@ class EntitiesClient(Client[Remembered]):
         n, ids = self.entities.X.shape[0], self.entities.ids
         if ids is not None and len(ids) != n:
             raise InputError(f"There must be one id for each of the {n} rows, but there are {len(ids)}.")
-        whole = bytes(_DIGEST) if ids is None else self._digest(arrays, _DIGEST, ids)
+        whole = bytes(_DIGEST) if ids is None else self._digest(arrays, _DIGEST, canonical_ids(ids))
         d = np.frombuffer(whole, dtype=np.uint8).astype(np.int64)
         named = np.array(int(ids is not None))
         return state, {"n": np.array(n), "nn": np.array(n * n), "named": named, "d": d, "dd": d * d}
@@ -69,17 +71,16 @@ class EntitiesClient(Client[Remembered]):
     )
     def identify_rows(self, state: Remembered, arrays: Arrays, rng: Streams) -> tuple[Remembered, Arrays]:
         """A digest of every row's id, cut to 4 bytes."""
-        ids = [] if self.entities.ids is None else self.entities.ids
+        ids = [] if self.entities.ids is None else canonical_ids(self.entities.ids)
         rows = b"".join(self._digest(arrays, 4, [one]) for one in ids)
         digests = np.frombuffer(rows, dtype="<u4").astype(np.uint32)
         return state, {"n": np.array(self.entities.X.shape[0]), "digests": digests}
 
-    def _digest(self, arrays: Arrays, size: int, ids: Sequence[object] | Array) -> bytes:
+    def _digest(self, arrays: Arrays, size: int, ids: Sequence[bytes]) -> bytes:
         secret = self.entities.secret or _OF_THIS_PROCESS
         digest = hmac.new(secret.encode(), arrays["key"].tobytes(), "sha256")
         for one in ids:
-            text = str(one).encode()
-            digest.update(len(text).to_bytes(8, "little") + text)  # "1","23" is not "12","3"
+            digest.update(len(one).to_bytes(8, "little") + one)  # "1","23" is not "12","3"
         return digest.digest()[:size]
 
 
@@ -97,8 +98,29 @@ def match_entities(rng: Streams) -> Round[tuple[int, int]]:
     same_ids = (m * total["dd"] == total["d"] ** 2).all() and int(total["named"]) in (0, m)
     if same_rows and same_ids:
         return int(total["n"]) // m, m
-    each = (yield from complete(Ask("identify_rows", key))).each
+    why = _describe_hidden_mismatch(m, bool(same_rows), int(total["n"]), int(total["named"]))
+    each = (yield from complete(Ask("identify_rows", key, hidden=why))).each
     raise InputError(_describe_mismatch(each))
+
+
+def _describe_hidden_mismatch(clients: int, same_rows: bool, rows: int, named: int) -> str:
+    """What is different, as far as secure sums show it: not at whom."""
+    if not same_rows:
+        return (
+            f"Every view must have the same entities, but the {clients} clients have different numbers of rows, {rows} "
+            "in all. Secure sums do not show whose differ: compare the numbers, and keep the rows that all clients "
+            "have, in the same order."
+        )
+    if named not in (0, clients):
+        return (
+            f"Either every client gives ids or none does, but {named} of {clients} clients give them. Give the ids of "
+            "all."
+        )
+    return (
+        f"Each row must be the same entity in every view, but the ids of the {clients} clients differ, or their order "
+        "does. Secure sums do not show at whom: sort the rows by id at every client, and keep the ids that all have. "
+        "If they do already, the clients do not have the same secret."
+    )
 
 
 def _describe_mismatch(each: Mapping[str, Arrays]) -> str:

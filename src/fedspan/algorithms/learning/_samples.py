@@ -448,6 +448,9 @@ class SampleBased:
         draw = {"rate": self.private.rate, "simulate": self.private.simulate} if self.private else {}
         return {**sizes, **more, "batch": self.batch, "clip": self.clip, **draw}
 
+    def batch_rows(self) -> int:
+        return 0 if self.private else self.batch
+
     def asks(self) -> frozenset[str]:
         """The tasks of the opening and of a batch."""
         if self.private:

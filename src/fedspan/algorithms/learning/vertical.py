@@ -251,6 +251,9 @@ class FeatureBased:
         more = {"intercept": True} if self.model.intercept else {}
         return {"hidden": self.model.hidden, "classes": self.model.classes, **more}
 
+    def batch_rows(self) -> int:
+        return self.batch
+
     @property
     def block_task(self) -> str:
         """What asks for the gradients of the clients' own parameters."""

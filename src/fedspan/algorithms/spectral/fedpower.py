@@ -100,7 +100,7 @@ class FedPowerClient(LocalPowerClient):
 class FedPowerState(PowerState):
     """An eigenspace (`next` has r columns, Z the best k), and what led to it."""
 
-    sizes: Mapping[str, int]  # s_i
+    sizes: Mapping[str, float]  # s_i
     t: int  # communications so far
     changes: Array  # ‖(I - Z⁺Z⁺ᵀ) Z‖₂ of the last rounds, the latest last
     closed: bool = False
@@ -206,7 +206,8 @@ class FedPower(Spectral[FedPowerState]):
         S_t = self.cohort(state.sizes, rng)  # Alg. 3, line 6
         to = tuple(S_t) if self.partial else None
         apart = self.partial and self.scheme == 1  # weights that differ: the server must see each reply
-        noise = self.ask_for_noise(state.sizes, sum(S_t.values()))
+        draws = int(sum(S_t.values()))
+        noise = self.ask_for_noise(state.sizes, draws)
         if p == 1:
             replies = yield Ask("multiply", {"Z": Z, **noise}, Each() if apart else Sum("Y"), to)
         else:
@@ -217,7 +218,7 @@ class FedPower(Spectral[FedPowerState]):
             replies = yield Ask(name, arrays, Each() if apart else Sum("Y", "T"), to)
         w = self.weights(replies, S_t, state.sizes)
         Y = _aggregate(replies, "Y", w, state.sizes)  # (d, r)
-        Y = self.perturb(Y, Z, state.sizes, sum(S_t.values()), rng)
+        Y = self.perturb(Y, Z, state.sizes, int(sum(S_t[client] for client in w)), rng)
         kkt = np.nan
         if p == 1:
             theta, S, R = rayleigh_ritz(Z, Y, k)
@@ -240,11 +241,11 @@ class FedPower(Spectral[FedPowerState]):
         """An orthonormal basis of Y, when no local steps are taken: see power.py."""
         return polar(Y)
 
-    def ask_for_noise(self, s: Mapping[str, int], K: int) -> dict[str, Array]:
+    def ask_for_noise(self, s: Mapping[str, float], K: int) -> dict[str, Array]:
         """What the clients must know to add noise; `PaperNoise` says it."""
         return {}
 
-    def perturb(self, Y: Array, Z: Array, s: Mapping[str, int], K: int, rng: Streams) -> Array:
+    def perturb(self, Y: Array, Z: Array, s: Mapping[str, float], K: int, rng: Streams) -> Array:
         """What the server goes on with in place of Y; `PaperNoise` adds noise."""
         return Y
 
@@ -252,7 +253,7 @@ class FedPower(Spectral[FedPowerState]):
         """Local iterations before the next communication, after t of them."""
         return max(self.p - t, 1) if self.decay else self.p  # (3.15), (3.1)
 
-    def cohort(self, s: Mapping[str, int], rng: Streams) -> dict[str, int]:
+    def cohort(self, s: Mapping[str, float], rng: Streams) -> dict[str, float]:
         """S_t: how often each of the clients that take part is in it, in the order of client ids."""
         clients = list(s)
         m = len(clients)
@@ -267,7 +268,7 @@ class FedPower(Spectral[FedPowerState]):
         times = np.bincount(drawn, minlength=m)
         return {client: int(c) for client, c in zip(clients, times, strict=True) if c}
 
-    def weights(self, replies: Replies, S_t: Mapping[str, int], s: Mapping[str, int]) -> dict[str, float]:
+    def weights(self, replies: Replies, S_t: Mapping[str, float], s: Mapping[str, float]) -> dict[str, float]:
         """w_i of those that answered, in Y = Σ w_i Y_i; K counts those only."""
         missing = set(replies.missing)
         came = [client for client in replies.asked if client not in missing]
@@ -296,7 +297,7 @@ class FedPower(Spectral[FedPowerState]):
         return out
 
 
-def _ask_baseline(S_t: Mapping[str, int], s: Mapping[str, int], arrays: Arrays) -> Round[Array]:
+def _ask_baseline(S_t: Mapping[str, float], s: Mapping[str, float], arrays: Arrays) -> Round[Array]:
     """Z_1 of the largest client that takes part; if it does not answer, of the next one."""
     for client in sorted(S_t, key=lambda client: -s[client]):
         replies = yield Ask("show", arrays, to=(client,), optional=True)
@@ -308,7 +309,7 @@ def _ask_baseline(S_t: Mapping[str, int], s: Mapping[str, int], arrays: Arrays) 
     )
 
 
-def _aggregate(replies: Replies, name: str, w: Mapping[str, float], s: Mapping[str, int]) -> Array:
+def _aggregate(replies: Replies, name: str, w: Mapping[str, float], s: Mapping[str, float]) -> Array:
     """Σ w_i Y_i from s_i·Y_i, as a sum if the server was given one (then w_i/s_i is the same for all)."""
     if replies.total:
         client = next(iter(w))
@@ -343,7 +344,7 @@ class PaperNoise(FedPower):
     def orth(self, Y: Array) -> Array:
         return orthonormalize(Y)  # the paper's: ‖Z‖_max, which scales the noise, depends on the basis
 
-    def client_deviation(self, s: Mapping[str, int]) -> float:
+    def client_deviation(self, s: Mapping[str, float]) -> float:
         """σ of Algorithm 2, or of Algorithm 3, where the sampling of devices (q_i) makes it smaller."""
         n, m = sum(s.values()), len(s)
         largest = 1.0
@@ -352,7 +353,7 @@ class PaperNoise(FedPower):
         inside = max(math.log(1.25 * largest / self.delta), 0.0)
         return math.sqrt(2 * inside) / (self.epsilon1 * min(s.values()))
 
-    def server_deviation(self, s: Mapping[str, int], K: int) -> float:
+    def server_deviation(self, s: Mapping[str, float], K: int) -> float:
         """σ' of Algorithm 2; of Algorithm 3 σ' (Scheme 1) or σ'' (Scheme 2)."""
         one = math.sqrt(2 * math.log(1.25 / self.delta)) / (self.epsilon2 * min(s.values()))
         largest = max(s.values()) / sum(s.values())  # max p_i
@@ -360,10 +361,10 @@ class PaperNoise(FedPower):
             return largest * one
         return one / K if self.scheme == 1 else largest * one / K
 
-    def ask_for_noise(self, s: Mapping[str, int], K: int) -> dict[str, Array]:
+    def ask_for_noise(self, s: Mapping[str, float], K: int) -> dict[str, Array]:
         return {"sigma": np.array(self.client_deviation(s))}
 
-    def perturb(self, Y: Array, Z: Array, s: Mapping[str, int], K: int, rng: Streams) -> Array:
+    def perturb(self, Y: Array, Z: Array, s: Mapping[str, float], K: int, rng: Streams) -> Array:
         """Alg. 2, line 7; Alg. 3, line 10."""
         deviation = float(np.abs(Z).max()) * self.server_deviation(s, K)
         return Y + rng("paper noise").normal(size=Y.shape) * deviation

@@ -36,6 +36,7 @@ import scipy.linalg
 
 from fedspan._types import Array, Arrays
 from fedspan.algorithms._moments import Moments, RowsClient, measure, measure_replay, measure_tasks, measure_turns
+from fedspan.algorithms._operator import check_step
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState
 from fedspan.algorithms.spectral._narrow import Shape, ask_near, predict_sum
 from fedspan.algorithms.spectral._wide import OPENING, OPENING_ARRAYS, ask_opening, first_width, later_width
@@ -211,6 +212,8 @@ class Krylov(Spectral[KrylovState]):
             V = P[:, : self.k]
         # Δ: the rounding errors of all clients make at most half of the violation that tol allows.
         step = 0.5 * self.tol * moments.trace / np.sqrt(moments.clients * d * self.k / 12) if self.rounded else 0.0
+        if self.rounded:
+            check_step(moments.trace, step)
         return KrylovState(
             moments,
             Z=V[:, : self.k],

@@ -38,7 +38,7 @@ from fedspan.core.protocol import Ask, Client, Course, Release, Replay, Round, S
 from fedspan.core.replay import CLOSE, Basis, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError, PrivacyError
-from fedspan.numerics.operators import Rows
+from fedspan.numerics.operators import Rows, WeightedRows
 from fedspan.numerics.orthonormal import orthonormalize, random_orthonormal
 from fedspan.privacy.quantile import count_in_bins, find_quantile
 from fedspan.privacy.release import HISTOGRAM
@@ -50,28 +50,31 @@ _FAR = 1e12  # row norms: a noised mean of few rows may be long
 
 
 class PrivateClient(RowsClient):
-    """A client whose rows are shortened to a public norm. Its tasks remember nothing: the mean comes with each."""
+    """A client whose rows are shortened to a public norm; with `unit`, all of them get it.
 
-    def __init__(self, data: object, columns: int = 0, row_norm: float | None = None) -> None:
+    Its tasks remember nothing: the mean comes with each. No sensitivity depends on `unit`: it is the server's choice.
+    """
+
+    def __init__(self, data: object, columns: int = 0, row_norm: float | None = None, unit: bool = False) -> None:
         super().__init__(data, columns)
         if row_norm is None:
             raise InputError(
                 "A private run needs a public bound on the norm of a row. Give privacy=RowDP(epsilon, delta, row_norm)."
             )
-        self.rows, self.norm = Rows(data, row_norm), row_norm
+        self.rows, self.norm = Rows(_cut_weights(data), row_norm, unit=unit), row_norm
 
     @task(
         releases={"n": Sensitivity(0), "longer": Sensitivity(0)},
         shows="its number of rows, and how many of them are longer than the bound",
     )
     def census(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
-        """How many rows there are, and how many of them are longer than the bound."""
-        return state, {"n": np.array(self.rows.n), "longer": np.array(self.rows.count_longer())}
+        """How many rows there are (with weights, their sum), and how many of them are longer than the bound."""
+        return state, {"n": np.array(self.rows.total), "longer": np.array(self.rows.count_longer())}
 
     @task(releases={"n": Sensitivity(0)}, shows="its number of rows")
     def tally(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """How many rows there are, where no bound is known yet."""
-        return state, {"n": np.array(self.rows.n)}
+        return state, {"n": np.array(self.rows.total)}
 
     @task(releases={"bins": HISTOGRAM}, shows="how many of its rows have which length")
     def lengths(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
@@ -139,6 +142,13 @@ class PrivateClient(RowsClient):
         return Z
 
 
+def _cut_weights(data: object) -> object:
+    """Rows of which none counts more than once: so one row changes a number of rows by 1, and a sum by the bound."""
+    if not isinstance(data, WeightedRows):
+        return data
+    return WeightedRows(data.rows, np.clip(data.weights, 0.0, 1.0))
+
+
 @dataclass(frozen=True)
 class NoisyState(PowerState):
     """An eigenspace, what was subtracted from the rows, and how many noisy rounds led to it."""
@@ -166,7 +176,7 @@ class _Noisy(Spectral[NoisyState]):
     """What they share: about how many rows there are, and about where their mean is.
 
     `counted` and `located` say that earlier parts of the run have found these, and hold them in `prior`; `spent` is the
-    share of the budget μ² that those parts have used.
+    share of the budget μ² that those parts have used. `unit`: rows count by their directions, not by their lengths.
     """
 
     k: int = 2
@@ -175,9 +185,13 @@ class _Noisy(Spectral[NoisyState]):
     located: bool = False
     spent: float = 0.0
     prior: Known | None = None
+    unit: bool = False
 
     State = NoisyState
     client: ClassVar[type[Client[object]]] = PrivateClient
+
+    def client_options(self) -> dict[str, float | int | str | bool]:
+        return {"unit": True} if self.unit else {}
 
     def asks(self) -> frozenset[str]:
         return frozenset(release.task for release in self.planned())  # nothing else may leave a private run

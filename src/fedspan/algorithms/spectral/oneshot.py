@@ -206,7 +206,7 @@ class AveragingClient(RowsClient):
     def weigh(self, state: Shift, arrays: Arrays, rng: Streams) -> tuple[Shift, Arrays]:
         """V̂_i Σ_i^½."""
         values, V = self.eigenpairs(state, int(arrays["k"]), rng)
-        return state, {"V": V * np.sqrt(values / self.rows.n)}  # Alg. 5, line 2
+        return state, {"V": V * np.sqrt(values / self.rows.total)}  # Alg. 5, line 2
 
 
 @dataclass(frozen=True)

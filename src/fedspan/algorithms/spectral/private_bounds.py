@@ -76,20 +76,24 @@ class NoisedOpening(Server[Bounds]):
 
 @dataclass(frozen=True)
 class Census(NoisedOpening):
-    """The number of rows, and of those that are too long; or a histogram of their lengths, if `search`."""
+    """The number of rows, and of those that are too long, if there is a bound; a histogram of lengths, if `search`."""
 
     search: bool = False
+    bounded: bool = True
 
     def planned(self) -> tuple[Release, ...]:
-        if not self.search:
+        if self.bounded and not self.search:
             return planned_census()
-        return Release("tally", "n", 1, CENSUS_SHARE), Release("lengths", "bins", 1, LENGTHS_SHARE)
+        tally = Release("tally", "n", 1, CENSUS_SHARE)
+        return (tally, Release("lengths", "bins", 1, LENGTHS_SHARE)) if self.search else (tally,)
 
     def init(self, rng: Streams) -> Round[Bounds]:
-        if not self.search:
+        if self.bounded and not self.search:
             total = (yield Ask("census", want=Sum("n", "longer"))).total
             return Bounds(max(float(total["n"]), 2.0), float(total["longer"]))
         n = float((yield Ask("tally", want=Sum("n"))).total["n"])
+        if not self.search:
+            return Bounds(max(n, 2.0))
         bins = (yield Ask("lengths", want=Sum("bins"))).total["bins"]
         return Bounds(max(n, 2.0), norm=find_bound(bins))
 

@@ -5,6 +5,9 @@ the first run that it answered, and every later run must bring the same groups, 
 sites that were in none. Then every sum, of any run, is over whole groups, and so is every difference of sums. Runs with
 noise are free: there a difference is paid for.
 
+A table is known again by its place, whatever links and dots lead there, and by its name: if a kit is moved, or the
+password in an address is another one, it is still the same table, as long as its administrator does not say otherwise.
+
     {"tables": {"<digest>": {"table": "default", "groups": [["a", "b", "c"]]}}, "forgotten": [{"table": …, "when": …}]}
 """
 
@@ -80,36 +83,45 @@ class Rosters:
         """The same, and remember the groups: before the first masked answer leaves."""
         with self._locked():
             tree = self._read()
-            entry = self._extend(tree, table, address, groups, me)
-            if tree["tables"].get(_digest_address(address)) != entry:
-                tree["tables"][_digest_address(address)] = entry
+            entries = self._extend(tree, table, address, groups, me)
+            if any(tree["tables"].get(digest) != entry for digest, entry in entries.items()):
+                tree["tables"] |= entries
                 self._write(tree)
 
     def forget(self, table: str, address: str) -> Groups | None:
         """Let a table begin anew: an administrator's act, of which the file keeps a note. What was known, if any."""
         with self._locked():
             tree = self._read()
-            entry = tree["tables"].pop(_digest_address(address), None)
-            if entry is None:
+            known = _find_entries(tree, table, address)
+            if not known:
                 return None
             when = datetime.now(UTC).isoformat(timespec="seconds")
-            tree["forgotten"].append({"table": table, "groups": entry["groups"], "when": when})
+            for digest, entry in known.items():
+                del tree["tables"][digest]
+                tree["forgotten"].append({"table": table, "groups": entry["groups"], "when": when})
             self._write(tree)
-        return tuple(tuple(group) for group in entry["groups"])
+        groups = {tuple(group) for entry in known.values() for group in entry["groups"]}
+        return tuple(sorted(groups))
 
-    def _extend(self, tree: _File, table: str, address: str, groups: Groups, me: str) -> _Entry:
-        entry = tree["tables"].get(_digest_address(address))
-        known = None if entry is None else tuple(tuple(group) for group in entry["groups"])
-        extended = extend_groups(known, groups, me)
-        if extended is None:
-            told = "; ".join(", ".join(group) for group in known or ())
-            raise PrivacyError(
-                f"Table {table!r} was summed with these groups of sites before: {told}. A run must bring the same "
-                "groups, some of them, or new groups of other sites, because sums over other sets would show single "
-                "sites by their differences. Run it with those sites; or this site's administrator may start afresh "
-                "with: fedspan site forget"
-            )
-        return {"table": table, "groups": [list(group) for group in extended]}
+    def _extend(self, tree: _File, table: str, address: str, groups: Groups, me: str) -> dict[str, _Entry]:
+        """What is known of the table with these groups, by digests of its places; refused if they do not fit."""
+        known = _find_entries(tree, table, address)
+        out = {}
+        for digest in {_digest_address(address), *known}:
+            entry = known.get(digest)
+            old = None if entry is None else tuple(tuple(group) for group in entry["groups"])
+            extended = extend_groups(old, groups, me)
+            if extended is None:
+                told = "; ".join(", ".join(group) for group in old or ())
+                raise PrivacyError(
+                    f"Table {table!r} was summed with these groups of sites before: {told}. A run must bring the same "
+                    "groups, some of them, or new groups of other sites, because sums over other sets would show "
+                    "single sites by their differences. Run it with those sites; or this site's administrator may "
+                    "start afresh with: fedspan site forget"
+                )
+            name = table if entry is None else entry["table"]
+            out[digest] = _Entry(table=name, groups=[list(group) for group in extended])
+        return out
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -139,6 +151,13 @@ class Rosters:
             os.close(folder)
 
 
+def _find_entries(tree: _File, table: str, address: str) -> dict[str, _Entry]:
+    """What is known of a table: by its place, or by its name."""
+    place = _digest_address(address)
+    return {digest: entry for digest, entry in tree["tables"].items() if digest == place or entry["table"] == table}
+
+
 def _digest_address(address: str) -> str:
     """Names a table by where it is, so that a second name for it changes nothing; the address may hold a password."""
-    return blake2b(address.encode(), digest_size=16).hexdigest()
+    place = address if "://" in address else os.path.realpath(address)
+    return blake2b(place.encode(), digest_size=16).hexdigest()

@@ -26,11 +26,14 @@ import scipy.sparse as sp
 from fedspan._types import Array
 from fedspan.algorithms.gcca.deep import DeepView
 from fedspan.algorithms.gcca.entities import Entities
+from fedspan.algorithms.matching.canonical_ids import canonical_ids, digest_table
+from fedspan.algorithms.matching.match_by_tags import IdList, MatchedRows
 from fedspan.data.ids_and_labels import to_class
 from fedspan.data.preparation import Preparation
 from fedspan.data.sources import Batch, Source
 from fedspan.data.survey import TableSurvey
 from fedspan.data.tables import Table, find_source, open_table
+from fedspan.data.views import take_rows
 from fedspan.deployment.policy import LARGEST, SiteTable
 from fedspan.engines.start import StartMessage
 from fedspan.errors import InputError, PolicyRefusal
@@ -247,22 +250,27 @@ def check_enough_rows(table: SiteTable, rows: int) -> None:
         )
 
 
-def open_client_data(table: SiteTable, start: StartMessage) -> object:
-    """What the algorithm's client is made of."""
+def open_client_data(table: SiteTable, start: StartMessage, matched: MatchedRows | None = None) -> object:
+    """What the algorithm's client is made of. Of a run that has matched rows, only these, in the common order."""
     needs, choice, alone = start.algorithm.client.needs, table.choose(start.table), bool(start.table.get("alone"))
     if needs == "survey":
         return SiteSurvey(table, choice)
+    if needs == "ids":
+        return _open_ids(table, choice)
     if needs == "labelled":
-        return _open_with_labels(table, start, choice, alone=alone)
+        return _open_with_labels(table, start, choice, alone=alone, matched=matched)
     if needs == "target":
         return _open_with_target(table, choice)
     views = needs in ("entities", "network")
     choice = replace(choice, id=table.id if views else None)
     opened = open_site_table(table, choice, alone=alone or views, in_batches=needs == "rows")
-    check_enough_rows(table, opened.X.shape[0])
+    if views and matched is not None:
+        opened = _take_matched(opened, matched, table)
+    if start.privacy is None:  # with noise, a refusal would tell more about the number of rows than the sums do
+        check_enough_rows(table, opened.X.shape[0])
     if not views:
         return opened.X
-    secret = "" if table.id is None else table.read_secret()
+    secret = "" if opened.ids is None else table.read_secret()
     if needs == "network":
         return DeepView(opened.X, _find_network(table), ids=opened.ids, secret=secret)
     held = None
@@ -271,10 +279,36 @@ def open_client_data(table: SiteTable, start: StartMessage) -> object:
     return Entities(opened.X, opened.ids, secret, held)
 
 
-def _open_with_labels(table: SiteTable, start: StartMessage, choice: Preparation, *, alone: bool) -> tuple[object, ...]:
+def _open_ids(table: SiteTable, choice: Preparation) -> IdList:
+    """The ids of all rows, and what the site's file demands of a run that matches them."""
+    opened = open_site_table(table, replace(choice, id=table.id), alone=True)
+    if opened.ids is None:
+        raise InputError(f"The table has no column {table.id!r}, which the site's file names as its id.")
+    secret = "" if table.secret_file is None else table.read_secret()
+    return IdList(opened.ids, secret, least=table.min_common, most=table.max_ids, pad=table.pad_ids)
+
+
+def _take_matched(opened: Table, matched: MatchedRows, table: SiteTable) -> Table:
+    """The rows of a view in the common order; its ids only if they can be compared once more."""
+    if opened.ids is None or matched.rows is None or matched.table is None:
+        raise InputError("The rows of this run were matched by ids, but the table has none now.")
+    if digest_table(canonical_ids(opened.ids)) != matched.table.tobytes():
+        raise InputError("The ids of the table have changed since the rows of this run were matched. Start a new run.")
+    rows = matched.rows
+    labels = None if opened.labels is None else opened.labels[rows]
+    ids = None if table.secret_file is None else opened.ids[rows]
+    return replace(opened, X=take_rows(opened.X, rows), ids=ids, labels=labels)
+
+
+def _open_with_labels(
+    table: SiteTable, start: StartMessage, choice: Preparation, *, alone: bool, matched: MatchedRows | None
+) -> tuple[object, ...]:
     """Rows with the numbers of their classes, and their weights if the job gives some."""
     numbers = table.choose_classes(start.told)
-    opened = open_site_table(table, replace(choice, label=table.label), None if alone else numbers, alone=alone)
+    choice = replace(choice, label=table.label, id=None if matched is None else table.id)
+    opened = open_site_table(table, choice, None if alone else numbers, alone=alone)
+    if matched is not None:
+        opened = _take_matched(opened, matched, table)
     if opened.labels is None:
         raise InputError(f"The table has no column {table.label!r}, which the site's file names as its label.")
     words = [to_class(label) for label in opened.labels]
@@ -284,14 +318,15 @@ def _open_with_labels(table: SiteTable, start: StartMessage, choice: Preparation
             f"{odd} of {len(words)} rows have none of the classes that the job learns. Views must have the same rows "
             "at all sites, so these cannot be left out here. Fix the table, or classes in the site's file."
         )
-    check_enough_rows(table, len(words))
     codes = np.array([numbers[word] for word in words], dtype=np.int64)
-    few = [word for word, number in numbers.items() if 0 < np.sum(codes == number) < table.min_rows_per_class]
-    if few:
-        raise InputError(
-            f"Class {few[0]!r} has fewer than {table.min_rows_per_class} rows. Lower min_rows_per_class in the site's "
-            "file to allow it."
-        )
+    if start.privacy is None:  # with noise, one row more of a rare class must not be seen by a refusal
+        check_enough_rows(table, len(words))
+        few = [word for word, number in numbers.items() if 0 < np.sum(codes == number) < table.min_rows_per_class]
+        if few:
+            raise InputError(
+                f"Class {few[0]!r} has fewer than {table.min_rows_per_class} rows. Lower min_rows_per_class in the "
+                "site's file to allow it."
+            )
     weights = start.told.get("weights")
     weight = None if weights is None else np.array(weights, dtype=np.float64)[codes]
     limited = _read_limited_classes(start.told.get("limited"), numbers)

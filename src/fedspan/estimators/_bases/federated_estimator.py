@@ -16,7 +16,7 @@ from fedspan._files import write_whole
 from fedspan._types import Array
 from fedspan.channel import Channel
 from fedspan.core.checkpoint import Checkpoint, build, save_tree
-from fedspan.core.ledger import Ledger
+from fedspan.core.ledger import Ledger, Note
 from fedspan.core.participation import Participation
 from fedspan.core.protection import RETRIES
 from fedspan.core.protocol import Server
@@ -48,6 +48,16 @@ class FitOptions(NamedTuple):
     ledger: Ledger | None = None
     retries: int = RETRIES
     min_clients: int | None = None
+
+    def get_ledger(self) -> Ledger:
+        """The ledger of this fit."""
+        if self.ledger is None:
+            raise FedspanError("A fit needs a ledger.")
+        return self.ledger
+
+    def tell(self, text: str) -> None:
+        """Say something to whoever reads the report."""
+        self.get_ledger().add(Note(text))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

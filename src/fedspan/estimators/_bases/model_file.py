@@ -29,6 +29,7 @@ class LearnedValues(TypedDict, total=False):
     bounds_: Array | None
     client_names_: list[str]
     coef_: Array
+    column_names_: list[list[str] | None]
     common_: Array
     component_angles_: Array
     components_: Array | None
@@ -60,6 +61,7 @@ class LearnedValues(TypedDict, total=False):
     n_samples_: float
     n_views_: int
     noise_variance_: float
+    noise_variances_: Array | None
     null_deviance_: float
     offsets_: list[Array]
     parameters_: object  # of torch modules, which refuse what does not fit
@@ -69,6 +71,7 @@ class LearnedValues(TypedDict, total=False):
     rest_: Array | None
     scale_: Array
     scaling_: Scaling | None
+    scree_: Array
     seed_: int
     shared_components_: Array
     shared_part_: dict[str, object]

@@ -31,7 +31,7 @@ from fedspan.core.protocol import Server, declared_releases
 from fedspan.data.clients import Schema
 from fedspan.errors import InputError
 from fedspan.estimators._options.common_parameters import ROUNDS
-from fedspan.estimators._options.private_solvers import check_delta
+from fedspan.estimators._options.private_solvers import check_delta, check_delta_before
 from fedspan.estimators.limit_requests import GroupLimit, LimitWords, NamedLimit
 from fedspan.estimators.parameters import about
 from fedspan.numerics.swish import Swish
@@ -287,6 +287,7 @@ def build_private_method(
         raise InputError("Classifiers need row_norm as a number, a bound on the gradient of one row's loss.")
     if dp.neighbours != "add-remove":
         raise InputError("Classifiers need neighbours='add-remove', because they draw rows at random.")
+    check_delta_before(dp, clients)
     opening = CountSamples(classes if asked.class_weight == "balanced" else 0)
     declared = declared_releases(opening.client)
     noised = plan_for(dp, declared, opening.planned(), spread=sharers, opens=True)

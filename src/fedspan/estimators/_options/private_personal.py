@@ -20,17 +20,23 @@ from fedspan.estimators._options.personalized_methods import CENTER, PersonalPar
 from fedspan.estimators._options.private_solvers import Measured
 from fedspan.estimators._options.spectral_solvers import check_components
 from fedspan.privacy.plan import Plan, plan_for
+from fedspan.privacy.request import RowDP
 
 _PAIRS = 6  # eigenpairs of the shared part for each component
 
 
-def check_private_personal(asked: PersonalParameters, schema: Schema) -> None:
+def check_private_personal(asked: PersonalParameters, dp: RowDP, schema: Schema) -> None:
     """Refuse what cannot be private before anything is sent."""
     check_components(int(asked.n_components), schema.n_features)
     if asked.collect:
         raise InputError(
             "privacy=RowDP(…) needs collect=False: a client's own components have no known sensitivity, so they stay "
             "there. Call personalize(X) at the clients."
+        )
+    if dp.row_norm == "unit":
+        raise InputError(
+            "row_norm='unit' is for FederatedPCA and FederatedSVD: clients compare the shared part with their own "
+            "rows, which keep their lengths. Give a number or 'auto'."
         )
     if asked.method != "auto" or asked.shrinkage != "auto":
         raise InputError("privacy=RowDP(…) is for method='auto' and shrinkage='auto', which each client finds at home.")

@@ -59,6 +59,7 @@ class Measured:
     rows: NoisedCount
     longer: NoisedCount | None  # rows that are longer than the bound; None if the bound was found
     spent: float
+    unit: bool = False  # rows get the norm 1, whatever it was
 
 
 class RunPart(Protocol):
@@ -112,14 +113,17 @@ def check_private_request(asked: SpectralParameters, schema: Schema, k: int) -> 
 
 def measure_rows(run_part: RunPart, dp: RowDP, center: bool, clients: int, sharers: int, ledger: Ledger) -> Measured:
     """Find out, for a small part of the budget, what a private run must know: n, and the bounds that are left open."""
-    auto = dp.row_norm == "auto"
-    own = center and (auto or dp.center is not None)  # the mean has a bound of its own
-    find_raw = auto or (own and dp.center == "robust")
-    census = Census(search=find_raw)
-    first = replace(dp, row_norm=_UNUSED) if find_raw else dp
+    check_delta_before(dp, clients)
+    auto, unit = dp.row_norm == "auto", dp.row_norm == "unit"
+    own = center and (auto or unit or dp.center is not None)  # the mean has a bound of its own
+    robust = dp.center == "robust" or (unit and dp.center is None)
+    find_raw = auto or (own and robust)
+    census = Census(search=find_raw, bounded=not unit)
+    first = replace(dp, row_norm=_UNUSED) if find_raw else replace(dp, row_norm=1.0) if unit else dp
     plan = _plan_opening(census, first, sharers)
     found = run_part(census, plan, "census").state
-    spent, n, mean, norm = _sum_shares(census), found.n, None, dp.row_norm
+    spent, n, mean = _sum_shares(census), found.n, None
+    norm = 1.0 if unit else dp.row_norm
     rows, longer = _count_rows(found, plan, clients)
     ledger.add(Counted(rows.value, rows.deviation))
     check_delta(dp, rows, ledger)
@@ -131,13 +135,14 @@ def measure_rows(run_part: RunPart, dp: RowDP, center: bool, clients: int, share
         located = run_part(opening, _plan_opening(opening, replace(dp, row_norm=raw), sharers), "mean").state
         spent, mean = spent + _sum_shares(opening), located.mean
         norm = located.norm if auto else norm
-        ledger.add(Note(f"Rows were shortened to {raw:.4g} for their mean, and after centering to {norm:.4g}."))
+        after = "after centering every row got the norm 1" if unit else f"after centering to {norm:.4g}"
+        ledger.add(Note(f"Rows were shortened to {raw:.4g} for their mean, and {after}."))
     elif center:
         ledger.add(Note(f"Rows were shortened to {norm:.4g} for their mean, and again to {norm:.4g} after centering."))
     if auto:
         ledger.add(Note(f"row_norm {norm:.4g} was found by a noised histogram of the rows' lengths."))
     measured = Measured(
-        replace(dp, row_norm=norm), Known(n, None if mean is None else tuple(mean.tolist())), rows, longer, spent
+        replace(dp, row_norm=norm), Known(n, None if mean is None else tuple(mean.tolist())), rows, longer, spent, unit
     )
     _tell_counts(measured, ledger)
     return measured
@@ -192,7 +197,7 @@ def build_private_plan(
     def plan(solver: AnyNoisy, why: str) -> PrivateSolver:
         known = measured.known
         solver = replace(solver, k=k, center=center, counted=True, spent=measured.spent)
-        solver = replace(solver, located=known.mean is not None, prior=known)
+        solver = replace(solver, located=known.mean is not None, prior=known, unit=measured.unit)
         if isinstance(solver, NoisyPower):
             solver = replace(solver, d=schema.n_features)
         made = plan_for(measured.dp, declared_releases(solver.client), solver.planned(), spread=spread)
@@ -203,12 +208,25 @@ def build_private_plan(
     return plan(*_choose(asked, k, schema, noisy))
 
 
+def check_delta_before(dp: RowDP, clients: int) -> None:
+    """Refuse, before anything is spent, a δ that is too large however few rows each client has."""
+    if dp.delta * clients >= 1:
+        raise InputError(
+            f"delta must be below 1 / number of rows, but is {dp.delta!r} for {clients} clients with at least one row "
+            "each: at that delta a whole row may be shown. Nothing was released."
+        )
+
+
 def check_delta(dp: RowDP, rows: NoisedCount, ledger: Ledger) -> None:
-    """Refuse a δ at which a whole row may be shown; if the noise leaves a doubt, say so."""
+    """Refuse a δ at which a whole row may be shown; if the noise leaves a doubt, say so.
+
+    By the noised count, which is charged: a refusal by the exact number of rows would tell about it.
+    """
     if dp.delta * rows.least >= 1:
         raise InputError(
             f"delta must be below 1 / number of rows, but is {dp.delta!r} for {rows.describe('rows')}: at that delta a "
-            "whole row may be shown."
+            f"whole row may be shown. Only noised counts were released, for epsilon {ledger.epsilon(dp.delta):.2g} of "
+            f"{dp.epsilon:g}."
         )
     if dp.delta * rows.most >= 1:
         ledger.add(

@@ -33,7 +33,7 @@ class SpectralParameters:
 
     n_components: int | float | str | None = field(
         default=2,
-        metadata=about("How many components to compute.", least=1, choices=("mle",), share=True),
+        metadata=about("How many components to compute.", least=1, choices=("mle", "auto"), share=True),
     )
     _: KW_ONLY
     solver: str | Auto | Server[Any] = field(

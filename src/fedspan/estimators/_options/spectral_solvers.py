@@ -104,7 +104,7 @@ def _pick(
         return Krylov(), "a warm start was requested"
     if asked.bits is not None and not (partial or local_steps):
         return Ssi(), "its iterates settle, so that they can be sent with few bits"
-    if not is_whole(asked.n_components) and not (partial or local_steps):
+    if not is_whole(asked.n_components) and asked.n_components != "auto" and not (partial or local_steps):
         return Gram(), f"n_components={asked.n_components!r} needs all variances"
     by_time = solver if isinstance(solver, Auto) else Auto()
     problem = ProblemSize(schema.n_features, k, clients, schema.rows, partial, local_steps)

@@ -154,20 +154,37 @@ def draw_curve_chart(
     return draw_svg(W, H, title, [*parts, *legend], "chart")
 
 
-def draw_bar_chart(values: Sequence[float], title: str, x_label: str, *, cumulative: bool = False) -> str:
-    """Shares from 0 to 1, one bar each, from a common zero; with a line of their sums so far if `cumulative`."""
+def draw_bar_chart(
+    values: Sequence[float],
+    title: str,
+    x_label: str,
+    *,
+    cumulative: bool = False,
+    level: float | None = None,
+    level_name: str = "",
+    kept: int | None = None,
+) -> str:
+    """Shares from 0 to 1, one bar each, from a common zero; with a line of their sums so far if `cumulative`.
+
+    Bars beyond the first `kept` are paler; `level` is a dashed line.
+    """
     step = (W - _LEFT - RIGHT) / len(values)
     sums = list(itertools.accumulate(values)) if cumulative else []
-    largest = max([*values, *sums]) or 1.0
+    largest = max([*values, *sums, level or 0.0]) or 1.0
     height = H - TOP - BOTTOM - 12
     parts = []
     for i, value in enumerate(values):
         h = value / largest * height
         middle, y = _LEFT + (i + 0.5) * step, H - BOTTOM - h
-        parts.append(draw_bar(middle, step, y, h, f"{x_label} {i + 1}: {value:.2%}"))
+        bar = draw_bar(middle, step, y, h, f"{x_label} {i + 1}: {value:.2%}")
+        parts.append(bar if kept is None or i < kept else f'<g opacity="0.4">{bar}</g>')
         if len(values) <= 12:
             digits = 3 if step > 36 else 2  # so that two numbers do not touch
             parts.append(draw_label(middle, y - 5, f"{100 * value:.{digits}g}", "middle"))
+    if level is not None:
+        y = H - BOTTOM - level / largest * height
+        parts.append(draw_horizontal("level", _LEFT, y))
+        parts.append(draw_label(W - RIGHT, y - 6 if y > TOP + 12 else y + 16, level_name, "end", kind="halo"))
     parts.append(draw_horizontal("axis", _LEFT, H - BOTTOM))
     if len(sums) > 1:
         points = [(_LEFT + (i + 0.5) * step, H - BOTTOM - total / largest * height) for i, total in enumerate(sums)]
