@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fedspan.estimators.svd import FederatedSVD
     from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
     from fedspan.estimators.views.vertical_pca import VerticalPCA, VerticalSVD
+    from fedspan.estimators.views.vertical_regressor import VerticalFederatedRegressor
     from fedspan.jobs.checking.check import check
     from fedspan.jobs.model import Job
 
@@ -62,6 +63,7 @@ __all__ = [
     "RowDP",
     "Secure",
     "VerticalFederatedClassifier",
+    "VerticalFederatedRegressor",
     "VerticalPCA",
     "VerticalSVD",
     "__version__",
@@ -97,6 +99,7 @@ _LATER = {
     "VerticalFederatedClassifier": "estimators.vertical_classifier",
     "VerticalPCA": "estimators.views.vertical_pca",
     "VerticalSVD": "estimators.views.vertical_pca",
+    "VerticalFederatedRegressor": "estimators.views.vertical_regressor",
     "Job": "jobs.model",
     "audit": "audit.auditor",
     "check": "jobs.checking.check",

@@ -228,7 +228,8 @@ def test_as_printed_there_is_no_control_and_no_closing_round() -> None:
     X, y = samples()
     state = solve(limited(paper=True, rounds=80), dealt(X, y)).state
     assert state.t == 80
-    assert (state.lowered == 0).all()
+    assert (state.control.lowered == 0).all()
+    assert state.control.batch == limited().batch
     assert state.c == 1e5
     assert len(state.best) == 0
 

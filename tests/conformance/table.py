@@ -48,6 +48,7 @@ from fedspan.algorithms import (
     StudyViews,
     Uda,
     VerticalGuarded,
+    VerticalLinear,
     VerticalSgd,
     VerticalSsca,
     Wda,
@@ -109,6 +110,20 @@ def labelled() -> Any:
 def labelled_views() -> Any:
     """Five views of the same rows, and their classes."""
     X, y = (np.concatenate(parts) for parts in zip(*labelled().values(), strict=True))
+    return {name: (X[:, i:12:5], y) for i, name in enumerate(hospitals())}
+
+
+ON_PARTS = (Limit(0.5, (1.0, -1.0), ((0,), (1,))), Limit(0.9, (1.0,), ((1,),)))
+
+
+def in_parts(make: Any = labelled) -> Any:
+    """The same with a part for each row."""
+    return {name: (X, y, None, np.arange(len(y)) % 2, 2) for name, (X, y) in make().items()}
+
+
+def measured_views() -> Any:
+    """Five views of the rows of `measured`, and their counts."""
+    X, y = (np.concatenate(parts) for parts in zip(*measured().values(), strict=True))
     return {name: (X[:, i:12:5], y) for i, name in enumerate(hospitals())}
 
 
@@ -231,10 +246,24 @@ TABLE: dict[str, Row] = {
     "least squares": Row(RegressionNewton(), rounds=2, clients=measured, angle=None),
     "poisson regression": Row(RegressionNewton(loss="poisson"), rounds=4, clients=measured, angle=None),
     "huber regression": Row(RegressionNewton(loss="huber", robust=True), rounds=8, clients=measured, angle=None),
+    "vertical least squares": Row(VerticalLinear(l2=0.01, rounds=4), rounds=4, clients=measured_views, angle=None),
+    "vertical poisson": Row(VerticalLinear(loss="poisson", rounds=6), rounds=6, clients=measured_views, angle=None),
+    "vertical huber": Row(
+        VerticalLinear(loss="huber", l2=0.01, rounds=6), rounds=6, clients=measured_views, angle=None
+    ),
     "vertical ssca": Row(VerticalSsca(NET, batch=10, rounds=5), clients=labelled_views, angle=None),
     "vertical ssca as printed": Row(
         VerticalSsca(NET, batch=10, rounds=5, objective="norm", limits=(Limit(0.6),), paper=True, exchange="each"),
         clients=labelled_views,
+        angle=None,
+    ),
+    "ssca with limits on parts": Row(
+        Ssca(NET, batch=2, rounds=6, limits=ON_PARTS, validation=0.2), rounds=6, clients=in_parts, angle=None
+    ),
+    "vertical ssca with limits on parts": Row(
+        VerticalSsca(NET, batch=10, rounds=6, limits=ON_PARTS, validation=0.2),
+        rounds=6,
+        clients=lambda: in_parts(labelled_views),
         angle=None,
     ),
     "vertical ssca scaled": Row(

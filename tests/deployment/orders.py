@@ -28,6 +28,7 @@ from table import TABLE, hospitals, labelled, labelled_views, measured  # noqa: 
 
 import fedspan  # noqa: E402
 from fedspan import Secure, run  # noqa: E402
+from fedspan.algorithms import VerticalLinear  # noqa: E402
 from fedspan.algorithms.gcca.deep import DeepView  # noqa: E402
 from fedspan.channel import Channel, delta, only, quantize  # noqa: E402
 from fedspan.channel.recipe import recipes_of  # noqa: E402
@@ -42,7 +43,9 @@ from fedspan.engines.start import plain_fields  # noqa: E402
 SEED = 5
 # Noise of a deployed site comes from its operating system, so no two runs of these are alike: see test_rules.py.
 NOISED = {name for name, row in TABLE.items() if row.privacy}
-PLAIN = [name for name in TABLE if name not in NOISED]
+# Sites offer jobs neither groups of rows nor targets for views: these run in one process only.
+IN_PROCESS = {name for name in TABLE if name.endswith("limits on parts") or type(TABLE[name].server) is VerticalLinear}
+PLAIN = [name for name in TABLE if name not in NOISED | IN_PROCESS]
 SUMS = ["ssi", "krylov", "krylov rounded", "gram scaled", "faps", "ssca", "vertical ssca", "personal auto, sums"]
 VERIFIED = [name for name in PLAIN if not isinstance(TABLE[name].server.replay(), str)]
 Sums = bool | Literal["verified"]  # secure sums, or verified ones
@@ -74,6 +77,12 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
     ),
     "classifier, small table": ("FederatedClassifier", {"batch_size": 2, "rounds": 4}, "labelled", ("coef_",)),
     "classifier, linear": ("FederatedClassifier", {"hidden": 0}, "labelled", ("coef_", "covariance_")),
+    "classifier, limited": (
+        "FederatedClassifier",
+        {"hidden": 3, "batch_size": 2, "rounds": 4, "limits": [{"on": "class", "class": 1, "at_most": 0.6}]},
+        "labelled",
+        ("coef_",),
+    ),
     "regressor": ("FederatedRegressor", {"loss": "poisson"}, "measured", ("coef_", "covariance_")),
     "vertical-pca": ("VerticalPCA", {"n_components": 2}, "views", ("scores_", "explained_variance_")),
     "vertical-classifier": (

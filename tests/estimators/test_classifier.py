@@ -90,7 +90,7 @@ def test_labels_come_back_as_they_were_given(three: Any, labels: list[Any]) -> N
 
 def test_a_cost_limit_holds_and_history_tells_how(three: Any) -> None:
     X, y = people()
-    model = FederatedClassifier(**SMALL | {"rounds": 250, "cost_limit": 0.25}).fit(*three)
+    model = FederatedClassifier(**SMALL | {"rounds": 250, "cost_limit": 0.25, "validation": 0}).fit(*three)
     assert mean_loss(model, X, y) <= 0.25
     assert model.verified_["cost ≤ 0.25"] == pytest.approx(mean_loss(model, X, y))
     assert model.converged_
@@ -104,7 +104,7 @@ def test_a_cost_limit_holds_and_history_tells_how(three: Any) -> None:
 def test_an_infeasible_limit_is_named_with_what_was_reached(three: Any) -> None:
     X, y = people()
     with pytest.warns(ConvergenceWarning, match=r"cost ≤ 1e-06: reached 0\.\d+.*least violation is kept"):
-        model = FederatedClassifier(**SMALL | {"cost_limit": 1e-6}).fit(*three)
+        model = FederatedClassifier(**SMALL | {"cost_limit": 1e-6, "validation": 0}).fit(*three)
     assert not model.converged_
     assert model.verified_["cost ≤ 1e-06"] == pytest.approx(mean_loss(model, X, y))
 
@@ -122,12 +122,12 @@ def test_limits_on_groups_hold(three: Any) -> None:
     Xs, ys = three
     groups = {name: np.where(x[:, 0] > 0, "left", "right") for name, x in Xs.items()}
     gap = [({"left": 1, "right": -1}, 0.005), ({"left": -1, "right": 1}, 0.005)]
-    model = FederatedClassifier(**SMALL | {"rounds": 250, "limits": gap}).fit(Xs, ys, groups=groups)
+    model = FederatedClassifier(**SMALL | {"rounds": 250, "limits": gap, "validation": 0}).fit(Xs, ys, groups=groups)
     left = X[:, 0] > 0
     assert abs(mean_loss(model, X[left], y[left]) - mean_loss(model, X[~left], y[~left])) <= 0.005
     assert len(model.verified_) == 2
     with pytest.raises(
-        InputError, match=r"limits must be on known groups, but 'middle' is not\. Known: 'left', 'right'"
+        InputError, match=r"A limit is on the group 'middle', of which there are no rows\. Known: 'left', 'right'"
     ):
         FederatedClassifier(**SMALL, limits=[({"middle": 1}, 0.1)]).fit(Xs, ys, groups=groups)
 
@@ -281,7 +281,7 @@ def test_both_exchanges_learn_the_same_model() -> None:
 
 def test_a_cost_limit_holds_over_spread_features() -> None:
     parts, y = views()
-    model = VerticalFederatedClassifier(**SMALL | {"rounds": 200, "cost_limit": 0.3}).fit(parts, y)
+    model = VerticalFederatedClassifier(**SMALL | {"rounds": 200, "cost_limit": 0.3, "validation": 0}).fit(parts, y)
     assert mean_loss(model, parts, y) <= 0.3
     assert model.converged_
 

@@ -34,14 +34,16 @@ SIGNATURES = {
     "max_rounds=500, local_steps=None, step=None, clip=None, collect=True, participation=None",
     "FederatedClassifier": "*, method='auto', hidden='auto', batch_size=100, rounds=1000, standardize=True, "
     "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, strict=False, "
-    "limits=None, class_weight=None, model=None, local_steps=None, participation=None",
+    "limits=None, warm_start=False, class_weight=None, model=None, local_steps=None, participation=None",
     "VerticalFederatedClassifier": "*, method='auto', hidden='auto', batch_size=100, rounds=1000, standardize=True, "
-    "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, "
-    "class_weight=None, exchange='sum'",
+    "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, limits=None, "
+    "warm_start=False, class_weight=None, exchange='sum'",
     "VerticalPCA": "n_components=2, *, solver='krylov', center=True, scale=False, hide_scores=False, bits=None, "
     "tol=1e-06, max_rounds=200",
     "VerticalSVD": "n_components=2, *, solver='krylov', scale=False, hide_scores=False, bits=None, tol=1e-06, "
     "max_rounds=200",
+    "VerticalFederatedRegressor": "*, loss='squared', l2=0.0, standardize=True, intercept=True, epsilon=1.35, "
+    "tol=1e-14, max_rounds=500",
     "FederatedRegressor": "*, loss='squared', solver='auto', l2=0.0, standardize=True, intercept=True, epsilon=1.35, "
     "robust=False, tol=1e-14, max_rounds=100",
 }
@@ -104,7 +106,7 @@ def test_parameters_are_set_read_and_cloned_as_in_scikit_learn() -> None:
 def test_a_job_file_can_hold_what_can_be_written_down(task: str) -> None:
     kind = TASKS[task].estimator
     assert kind.task == task
-    python_only = {"privacy", "secure", "engine", "callback", "verbose", "checkpoint", "limits", "model"}
+    python_only = {"privacy", "secure", "engine", "callback", "verbose", "checkpoint", "model"}
     assert set(rows_of(task)) == set(parameters_of(kind)) - python_only
     assert all(row.default is not None or row.example is not None for row in rows_of(task).values())
 

@@ -12,6 +12,7 @@ from fedspan.algorithms.learning.sgd import FedAdam, FedAvg, FedSgd, Scaffold, S
 from fedspan.algorithms.learning.ssca import Ssca
 from fedspan.algorithms.learning.vertical import VerticalSgd, VerticalSsca
 from fedspan.algorithms.learning.vertical_guarded import VerticalGuarded
+from fedspan.algorithms.learning.vertical_linear import VerticalLinear
 from fedspan.algorithms.personalized.auto import PersonalAuto
 from fedspan.algorithms.personalized.eigen import PersonalEigen
 from fedspan.algorithms.personalized.paper import PersonalPaper
@@ -68,6 +69,7 @@ __all__ = [
     "StudyViews",
     "Uda",
     "VerticalGuarded",
+    "VerticalLinear",
     "VerticalSgd",
     "VerticalSsca",
     "Wda",

@@ -47,6 +47,12 @@ def read_arrays(source: object, preparation: Preparation) -> ArrayTable:
             "Columns can be chosen only by their names, but this table has no names. Use CSV, Parquet or a data frame."
         )
     table = _read_matrix(source, preparation)
+    beside = preparation.group or preparation.weight
+    if beside is not None and preparation.label_everywhere:
+        raise InputError(
+            f"There is no column {beside!r}, because this table's columns have no names. Use CSV, Parquet or a data "
+            "frame, or give groups and sample_weight to fit."
+        )
     needs_id = preparation.id is not None and table.ids is None
     needs_label = preparation.label is not None and table.labels is None and preparation.label_everywhere
     if needs_id or needs_label:

@@ -49,6 +49,31 @@ def to_labels(column: Array) -> Array:
     return values
 
 
+def to_groups(column: Array, name: str) -> Array:
+    """The group of each row as a word: 1, 1.0 and "1" are one group."""
+    words = np.array([to_class(None if value != value else value) for value in column.tolist()], dtype=np.str_)
+    empty = int((words == "").sum())
+    if empty:
+        raise InputError(
+            f"Every row must have a group, but {empty} of {len(words)} are missing in column {name!r}. Remove those "
+            'rows, or set missing = "drop".'
+        )
+    return words
+
+
+def check_weights(weights: Array, where: str) -> Array:
+    """The weights of rows: numbers of at least 0, not all of them 0."""
+    try:
+        numbers = np.asarray(weights, dtype=np.float64)
+    except (ValueError, TypeError):
+        raise InputError(f"Weights must be numbers, but some in {where} are not.") from None
+    if numbers.ndim != 1 or not np.isfinite(numbers).all() or (numbers < 0).any():
+        raise InputError(f"Weights must be finite numbers of at least 0, one for each row; those in {where} are not.")
+    if not numbers.any():
+        raise InputError(f"At least one row must have a weight above 0, but in {where} all are 0.")
+    return numbers
+
+
 def to_class(label: object) -> str:
     """The word of a class, the same for 1, 1.0 and the text "1.0"; no word for a missing label."""
     word = to_word(label) or ""

@@ -34,8 +34,9 @@ class Preparation:
     missing: str = "refuse"
     fill: Mapping[str, float] = field(default_factory=dict)
     n_features: int | None = None  # of LIBSVM files, which do not say how wide they are
-    label_everywhere: bool = True  # False: some tables may lack the column of labels
-    weight: str | None = None  # a column that says how often each row counts
+    label_everywhere: bool = True  # False: some tables may lack the columns of labels, groups and weights
+    group: str | None = None  # a column of groups of rows, a feature only if columns or categories name it
+    weight: str | None = None  # a column of weights of rows, never a feature
 
     def __post_init__(self) -> None:
         if self.missing not in MISSING:
@@ -45,6 +46,15 @@ class Preparation:
             raise InputError(
                 f'fill is used only with missing = "mean", but missing is {self.missing!r}. Change it, or omit fill.'
             )
+        roles = {"id": self.id, "label": self.label, "weight": self.weight}
+        if self.group is not None:
+            roles["group"] = self.group
+        taken: dict[str, str] = {}
+        for role, name in roles.items():
+            if name is not None and name in taken:
+                raise InputError(f"Column {name!r} cannot be both the {taken[name]} and the {role}; name another one.")
+            if name is not None:
+                taken[name] = role
         for name, words in self.categories.items():
             if name in (self.id, self.label, self.weight):
                 raise InputError(
@@ -80,18 +90,23 @@ class Layout:
         twice = [name for name, count in Counter(available).items() if count > 1]
         if twice:
             raise InputError(f"Column names must differ, but {twice[0]!r} occurs twice. Rename one of them.")
-        apart = [name for name in (preparation.id, preparation.label, preparation.weight) if name is not None]
-        required = [name for name in apart if name != preparation.label or preparation.label_everywhere]
+        roles = (preparation.id, preparation.label, preparation.group, preparation.weight)
+        apart = [name for name in roles if name is not None]
+        required = [name for name in apart if name == preparation.id or preparation.label_everywhere]
         for name in [*required, *(preparation.columns or ()), *preparation.categories]:
             if name not in available:
                 raise unknown_column_error(name, available)
         chosen = available if preparation.columns is None else preparation.columns
-        self.apart = [name for name in apart if name in available]  # ids, labels and weights
-        self.features = [name for name in chosen if name not in apart]
+        self.apart = [name for name in apart if name in available]  # ids and labels
+        named = {*(preparation.columns or ()), *preparation.categories}
+        kept = preparation.group if preparation.group in named else None  # a group's column that is a feature, too
+        self.features = [name for name in chosen if name not in apart or name == kept]
         lost = [name for name in preparation.categories if name not in self.features]
         if lost:
             raise InputError(f"Column {lost[0]!r} is a category, but it is not among the chosen columns. Add it.")
-        self.text = {*self.apart, *preparation.categories} - {preparation.weight}
+        self.text = {name for name in self.apart if name != preparation.weight} | {*preparation.categories}
+        if kept is not None and kept not in preparation.categories:
+            self.text.discard(kept)  # numbers
         self.rows = 0
         self._missing: Counter[str] = Counter()
         self._unknown: Counter[str] = Counter()
@@ -128,7 +143,7 @@ class Layout:
         if self.preparation.missing != "drop":
             return X, apart
         for column in apart.values():
-            complete &= np.array([value is not None for value in column], dtype=bool)
+            complete &= np.array([value is not None and value == value for value in column], dtype=bool)
         if complete.all():
             return X, apart
         return X[complete], {name: column[complete] for name, column in apart.items()}

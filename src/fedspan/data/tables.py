@@ -20,7 +20,7 @@ from fedspan.data._excel_file import ExcelFile
 from fedspan.data.cells.dialect import DELIMITED, EXCEL, Dialect, split_place
 from fedspan.data.cells.dialect_source import DialectSource
 from fedspan.data.database import is_address, open_query
-from fedspan.data.ids_and_labels import check_ids, to_labels
+from fedspan.data.ids_and_labels import check_ids, check_weights, to_groups, to_labels
 from fedspan.data.preparation import PLAIN, Layout, Preparation, unknown_column_error
 from fedspan.data.sources import DataFrame, FrameSource, Source, explain_file_errors
 from fedspan.errors import InputError
@@ -45,6 +45,7 @@ class Table:
     ids: Array | None = None
     labels: Array | None = None
     units: tuple[tuple[str, str], ...] = ()
+    groups: Array | None = None
     weights: Array | None = None
 
 
@@ -183,7 +184,8 @@ def _read_columns(source: Source, preparation: Preparation, in_batches: bool) ->
     apart: dict[str, list[Array]] = {name: [] for name in layout.apart}
     n, known_rows = 0, source.rows or 0
     hold = not (in_batches and known_rows * row_bytes > LARGE)
-    for batch in source.batches([*layout.features, *layout.apart], layout.text):
+    wanted = list(dict.fromkeys([*layout.features, *layout.apart]))
+    for batch in source.batches(wanted, layout.text):
         block, others = layout.to_matrix(batch)
         n += len(block)
         if in_batches and n * row_bytes > LARGE:
@@ -200,14 +202,16 @@ def _read_columns(source: Source, preparation: Preparation, in_batches: bool) ->
     else:
         X = BatchedRows(source, preparation, shape)
     columns = {name: np.concatenate(parts) if parts else np.zeros(0, object) for name, parts in apart.items()}
-    ids, labels = columns.get(preparation.id or ""), columns.get(preparation.label or "")
+    roles = (preparation.id, preparation.label, preparation.group, preparation.weight)
+    ids, labels, groups, weights = (None if role is None else columns.get(role) for role in roles)
     return Table(
         X,
         layout.names,
         None if ids is None else check_ids(ids, str(preparation.id)),
         None if labels is None else to_labels(labels),
         tuple((name, unit) for name, unit in source.units.items() if name in layout.features),
-        columns.get(preparation.weight or ""),
+        None if groups is None else to_groups(groups, str(preparation.group)),
+        None if weights is None else check_weights(weights, f"column {preparation.weight!r}"),
     )
 
 

@@ -11,6 +11,7 @@ from fedspan.estimators.regressor import FederatedRegressor
 from fedspan.estimators.svd import FederatedSVD
 from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
 from fedspan.estimators.views.vertical_pca import VerticalPCA, VerticalSVD
+from fedspan.estimators.views.vertical_regressor import VerticalFederatedRegressor
 
 Estimator = (
     FederatedPCA
@@ -23,6 +24,7 @@ Estimator = (
     | FederatedRegressor
     | VerticalPCA
     | VerticalSVD
+    | VerticalFederatedRegressor
 )
 ESTIMATORS: dict[str, type[Estimator]] = {
     "FederatedPCA": FederatedPCA,
@@ -35,4 +37,5 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "FederatedRegressor": FederatedRegressor,
     "VerticalPCA": VerticalPCA,
     "VerticalSVD": VerticalSVD,
+    "VerticalFederatedRegressor": VerticalFederatedRegressor,
 }

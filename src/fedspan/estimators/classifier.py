@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -15,6 +15,7 @@ from fedspan._types import Array
 from fedspan.algorithms import LogisticNewton
 from fedspan.algorithms.learning.inference import infer
 from fedspan.algorithms.learning.newton import LinearState
+from fedspan.algorithms.learning.scaling import EarlierModel
 from fedspan.algorithms.learning.torch import TorchModel, TorchRows
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
@@ -22,6 +23,7 @@ from fedspan.core.run import Result
 from fedspan.data.clients import Schema, open_clients
 from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
+from fedspan.estimators._bases.beside_rows import join_weights, read_weights, split_groups
 from fedspan.estimators._bases.coefficients import CoefficientTable, tabulate_coefficients
 from fedspan.estimators._bases.export import logistic_to_onnx
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions, name_coefficients
@@ -35,14 +37,14 @@ from fedspan.estimators._options.classifier_methods import (
     build_network,
     build_private_method,
     choose_method,
-    name_limits,
     read_bounds,
 )
 from fedspan.estimators._options.linear_methods import choose_logistic
 from fedspan.estimators.launch import count_sharers, secure_from
+from fedspan.estimators.limit_requests import NamedLimit, find_group_column, plan_limits, read_limits
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.estimators.prepare import prepare_rows
-from fedspan.numerics.swish import Swish, linear_proba, mean_proba
+from fedspan.numerics.swish import Swish, linear_proba, mean_proba, split_models
 from fedspan.privacy.request import RowDP
 
 
@@ -76,9 +78,15 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this (ssca): U in (40) of the paper.
         strict: Whether only a method with a proof of convergence will do (auto takes ssca). Its steps keep the paper's
             conditions (4) and (6), as they do without strict unless an `Ssca(paper=True)` is given.
-        limits: Limits on the mean losses of groups of rows: pairs (coefficients by group, bound), which mean
-            Σ coefficient · (mean loss of the group) ≤ bound, for example ({"women": 1, "men": -1}, 0.02). The groups of
-            the rows are given to `fit`.
+        limits: Limits on the mean losses of all rows, of groups or of classes, and on gaps between groups. Each is a
+            mapping: {"on": "cost", "at_most": 0.13}, {"on": "group", "column": "sex", "gap": 0.02}
+            or with "at_most" (of one "group"), {"on": "class", "class": "ill", "recall": 0.9} or with "at_most"; or any
+            combination of groups, {"on": "group", "column": "sex", "coefficients": {"f": 1, "m": -1}, "at_most": 0.02},
+            for short ({"f": 1, "m": -1}, 0.02) if the groups are given to `fit`. All but recall bound mean losses; a
+            recall is reached by a bound on the loss of its class. They are verified over all training rows, and looked
+            at on the rows that `validation` holds out.
+        warm_start: Whether `fit` goes on from the model of the last `fit`, with its scaling and its classes. New rows
+            and new clients are welcome, new columns and classes are not.
         class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
             mapping from class to weight. In a federation, "balanced" takes one more sum: the rows of each class. With
             privacy it weighs by noised counts, for 1 % of the budget, and row_norm bounds the weighted gradient.
@@ -105,6 +113,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         covariance_: Of `coef_`, for hidden=0; else empty, and also where the Hessian is too large to be sent.
         scaling_: How columns are scaled, as a `Scaling` (z = clip((x - mean)·slope, ±bound)); None: they are not.
         verified_: The left-hand side of every limit over all training rows, by its name.
+        limits_: Of every limit, as a `LimitOutcome`: its value over the training rows and over the rows held out, and
+            whether it is met by each.
         evaluation_: How the model does on held-out rows (auto), as an `Evaluation`: accuracy, loss, confusion matrix
             and calibration curve, summed over all clients; None without held-out rows.
         converged_: Whether all limits hold and every loss was finite; with "auto", whether the held-out rows stopped
@@ -136,6 +146,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         ys: ClientData | None = None,
         *,
         groups: ClientData | None = None,
+        sample_weight: ClientData | None = None,
         min_clients: int | None = None,
         retries: int = RETRIES,
         ledger: Ledger | None = None,
@@ -146,12 +157,18 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             Xs: One entry per client; rows are samples.
             ys: One entry per client: the label of each row. A client need not have seen all classes. In a federation
                 the labels are at the sites, and `ys` is left out.
-            groups: One entry per client: the group of each row, for `limits`.
+            groups: One entry per client: the group of each row, for `limits`; None: they are in the column that a
+                limit names, which is then no feature unless the preparation of the tables names it.
+            sample_weight: One entry per client: the weight of each row's loss; only relative sizes count. None: 1.
             min_clients: Go on if at least this many clients answer; by default all must.
             retries: How often a client that did not answer is asked again. With privacy nothing is repeated.
             ledger: Where to write what happens; by default a new `Ledger`.
         """
         check_parameters(self)
+        requests = read_limits(self.limits)
+        column = find_group_column(requests)
+        if column is not None and groups is None:
+            Xs, groups = split_groups(Xs, column)
         data, schema = open_clients(Xs)
         ledger = ledger if ledger is not None else Ledger()
         options = FitOptions(ledger, retries, min_clients)
@@ -168,14 +185,26 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         elif ys is None:
             raise InputError("The labels of every client's rows are missing; call fit(Xs, ys).")
         else:
-            labels, codes = encode_labels(match_to_rows(ys, data, "labels"))
+            labels, codes = self._encode(match_to_rows(ys, data, "labels"))
+        given_weight = {}
+        if sample_weight is not None:
+            if is_remote(data):
+                raise InputError("sample_weight cannot be given for sites of a federation, whose rows stay there.")
+            given_weight = read_weights(sample_weight, data)
+        limits = plan_limits(requests, parts, labels)
+        if is_remote(data) and limits.classes:
+            rows = {name: table.tell(limited=list(limits.classes)) for name, table in tables.items()}
         network = self._make_network(labels)
-        chosen = self._choose(network, labels, schema, parts, everyone=min_clients is None)
+        if isinstance(network, TorchModel):
+            network.check_widths(schema.n_features, len(labels))
+        chosen = self._choose(network, labels, schema, limits.limits, everyone=min_clients is None)
         method, plan, secure = chosen.method, None, secure_from(self.secure)
 
         def label_all(weight: Mapping[str, Array]) -> dict[str, object]:
+            weight = join_weights(weight, given_weight)
+            number = {name: limits.number(codes[name], part.get(name)) for name in data}
             return {
-                name: _label_rows(source, network, codes[name], weight.get(name), part.get(name), len(parts) or 1)
+                name: _label_rows(source, network, codes[name], weight.get(name), number[name], limits.parts)
                 for name, source in data.items()
             }
 
@@ -224,7 +253,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         network: Swish | TorchModel,
         labels: list[Any],
         schema: Schema,
-        parts: Sequence[object],
+        limits: Sequence[NamedLimit],
         *,
         everyone: bool,
     ) -> ChosenMethod:
@@ -237,17 +266,25 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
                 )
             linear = choose_logistic(self, schema.n_features, len(labels), schema.rows)
             return ChosenMethod(linear.method, (), linear.why)
+        bounds = read_bounds(self.standardize, schema.n_features) if self.model is None else None
         return choose_method(
             self,
             ROW_METHODS,
             network,
-            name_limits(self.limits, parts),
+            limits,
             {} if self.local_steps is None else {"steps": self.local_steps},
-            read_bounds(self.standardize, schema.n_features) if self.model is None else None,
+            self._find_start(network, schema) or bounds,
             private=self.privacy is not None,
             strict=bool(self.strict),
             blend=BLEND if self.hidden == "auto" and self.participation is None and everyone else 0,
         )
+
+    def _find_start(self, network: Swish | TorchModel, schema: Schema) -> EarlierModel | None:
+        """The network to go on from; a linear model beside it (hidden="auto") is found anew."""
+        earlier = self._find_earlier(schema.n_features, schema.names)
+        if earlier is None or isinstance(network, TorchModel):
+            return earlier
+        return replace(earlier, omega=split_models(network, earlier.omega, schema.n_features)[0])
 
     def _is_linear(self) -> bool:
         return self.model is None and self.hidden == 0
@@ -261,7 +298,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         """Keep what Newton's method found, and warn of what it could not."""
         state, found = result.state, infer(method, result.state)
         self.labels_, self.coef_, self.covariance_ = labels, found.estimate.ravel(), found.covariance
-        self.scaling_, self.evaluation_, self.verified_ = None, None, {}
+        self.scaling_, self.evaluation_, self.verified_, self.limits_ = None, None, {}, []
         if state.infinite:
             warn_of_fit(
                 "Some coefficients have no finite optimum, because the columns separate the classes. They and their "
@@ -289,6 +326,28 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         keep = len(names) if self.intercept else len(names) - 1
         equations = [str(label) for label in self.labels_[1:]] if len(self.labels_) > 2 else [""]
         return tabulate_coefficients(names[:keep], estimate[:, :keep], errors[:, :keep], np.inf, level, equations)
+
+    def partial_fit(self, Xs: ClientData, ys: ClientData | None = None, **options: Any) -> Self:
+        """Go on learning from new rows, of the same clients or of others; the first time this is `fit`.
+
+        The model goes on from its parameters, and keeps its scaling and its classes. It sees the new rows only: what it
+        knew of earlier ones it may forget, so give some of them again where the new ones are different.
+
+        Parameters:
+            Xs: One entry per client; rows are samples.
+            ys: One entry per client: the label of each row, among the known classes.
+            options: All others of `fit`.
+        """
+        if self._is_linear() and "coef_" in vars(self):
+            raise InputError(
+                "A linear model (hidden=0) keeps nothing of earlier rows, so it cannot go on from them. Call fit with all "
+                "rows, or set hidden to 1 or more."
+            )
+        before, self.warm_start = self.warm_start, True
+        try:
+            return self.fit(Xs, ys, **options)
+        finally:
+            self.warm_start = before
 
     def _make_network(self, labels: list[Any]) -> Swish | TorchModel:
         if self.model is None:
@@ -337,7 +396,10 @@ def _label_rows(
         return partial(_open_labelled, source, network, y, weight, part, parts)
     if isinstance(network, TorchModel):
         if weight is not None:
-            raise InputError("class_weight is for the built-in network; weigh the loss in the torch model's Problem.")
+            raise InputError(
+                "class_weight and sample_weight are for the built-in network; weigh the loss in the torch model's "
+                "Problem."
+            )
         return TorchRows(network, source, y, part)
     return (source, y, weight, part, parts)
 

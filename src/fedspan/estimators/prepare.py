@@ -166,11 +166,11 @@ def prepare_rows(model: FederatedEstimator, X: object, dtype: object) -> Any:
     if how is not None and not isinstance(X, np.ndarray | list | str) and (source := find_source(X)) is not None:
         chosen = list(how.columns or ()) or None
         if set(how.categories) <= set(source.names) and set(chosen or ()) <= set(source.names):
-            kept = [name for name in source.names if name not in (how.id, how.label, how.weight)]
+            apart = (how.id, how.label, None if how.group in how.categories else how.group, how.weight)
+            kept = [name for name in source.names if name not in apart]
             gaps = "mean" if how.missing == "mean" else "refuse"  # no row may go: the answer has one for each
-            table = open_table(
-                source, replace(how, id=None, label=None, weight=None, columns=tuple(chosen or kept), missing=gaps)
-            )
+            features = replace(how, id=None, label=None, group=None, weight=None)
+            table = open_table(source, replace(features, columns=tuple(chosen or kept), missing=gaps))
             names = get_feature_names(model)
             if names is not None and table.names != tuple(names):
                 found = ", ".join(table.names or ())[:200]

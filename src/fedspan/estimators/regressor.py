@@ -33,7 +33,7 @@ from fedspan.estimators._bases.federated_estimator import (
     name_coefficients,
 )
 from fedspan.estimators._bases.fitted_classifier import warn_of_fit
-from fedspan.estimators._bases.labels import match_to_rows
+from fedspan.estimators._bases.labels import check_targets, match_to_rows
 from fedspan.estimators._options.linear_methods import ChosenRegression, RegressorParameters, choose_regression
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.estimators.prepare import prepare_rows
@@ -136,7 +136,7 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator, RegressorParameters
         if not is_remote(data):
             if ys is None:
                 raise InputError("The targets of every client's rows are missing; call fit(Xs, ys).")
-            targets = {name: _to_numbers(name, y) for name, y in match_to_rows(ys, data, "targets").items()}
+            targets = {name: check_targets(name, y) for name, y in match_to_rows(ys, data, "targets").items()}
             weights = {} if sample_weight is None else _check_weights(match_to_rows(sample_weight, data, "weights"))
             rows = {name: _join(source, targets[name], weights.get(name)) for name, source in data.items()}
         result = self._run(
@@ -236,22 +236,8 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator, RegressorParameters
         linear_to_onnx(self, path, exponential=self.loss == "poisson")
 
 
-def _to_numbers(name: str, y: Array) -> Array:
-    """Targets as numbers; what is none is refused with its row."""
-    try:
-        numbers = np.asarray(y, dtype=np.float64)
-    except (ValueError, TypeError):
-        raise InputError(
-            f"Client {name!r}: targets must be numbers, but some are text. To learn classes, use FederatedClassifier."
-        ) from None
-    if not np.isfinite(numbers).all():
-        row = int(np.argmin(np.isfinite(numbers)))
-        raise InputError(f"Client {name!r}: every row must have a finite target, but row {row} has {numbers[row]}.")
-    return numbers
-
-
 def _check_weights(weights: Mapping[str, Array]) -> dict[str, Array]:
-    out = {name: _to_numbers(name, weight) for name, weight in weights.items()}
+    out = {name: check_targets(name, weight) for name, weight in weights.items()}
     for name, weight in out.items():
         if (weight < 0).any():
             raise InputError(f"Client {name!r}: weights must be at least 0, but one is {weight.min():g}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,13 +14,14 @@ from fedspan._types import Array
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
 from fedspan.data.clients import blame_client, name_clients
-from fedspan.data.ids_and_labels import find_first_difference
+from fedspan.data.ids_and_labels import check_weights, find_first_difference
 from fedspan.data.remote_tables import RemoteTable, is_remote
 from fedspan.data.views import ViewSource, gather_ids
 from fedspan.errors import InputError
+from fedspan.estimators._bases.beside_rows import join_weights, scale_weights, split_groups
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
-from fedspan.estimators._bases.labels import encode_labels, tell_labels, weigh_rows
+from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
 from fedspan.estimators._options.classifier_methods import (
     VIEW_METHODS,
     ViewClassifierParameters,
@@ -29,6 +30,13 @@ from fedspan.estimators._options.classifier_methods import (
     read_bounds,
 )
 from fedspan.estimators.gcca import NO_PRIVACY_OF_VIEWS
+from fedspan.estimators.limit_requests import (
+    LimitPlan,
+    LimitRequest,
+    find_group_column,
+    plan_limits,
+    read_limits,
+)
 from fedspan.estimators.matching.match_entities import MatchedEntities
 from fedspan.estimators.matching.match_views import Match, Matching, match_views
 from fedspan.estimators.matching.new_rows import keep_column_names, open_new_rows
@@ -57,6 +65,10 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         early_stopping: Whether to stop when the held-out loss falls no more (auto): after six halvings of the step.
         calibrate: Whether to fit a temperature to the held-out rows (auto), so that probabilities mean what they say.
         cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this (ssca).
+        limits: Limits on the mean losses of all rows, of groups or of classes, and on gaps between groups, as in
+            `FederatedClassifier`. A column of groups is in one of the views, or several that agree.
+        warm_start: Whether `fit` goes on from the model of the last `fit`, with its scaling and its classes: new rows
+            of the same views.
         class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
             mapping from class to weight.
         exchange: What is exchanged: "sum" shows only sums over the clients, "each" what every client contributes, to
@@ -74,7 +86,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         views_: The number of features of each client, by its name.
         column_names_: What the columns of each client are called; None where they have no names.
         matched_: Where the rows are in each view, if `fit` has matched them by their ids; else None.
-        classes_, coef_, scaling_, evaluation_, verified_, converged_, history_: As in `FederatedClassifier`.
+        classes_, coef_, scaling_, evaluation_, verified_, limits_, converged_, history_: As in `FederatedClassifier`.
         n_features_in_, n_samples_, n_clients_, n_rounds_, ledger_, seed_: As in `FederatedPCA`.
 
     Examples:
@@ -98,6 +110,8 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         views: ClientData,
         y: object = None,
         *,
+        groups: object = None,
+        sample_weight: object = None,
         ids: Any = None,
         match: Match = None,
         secret: str = "",
@@ -115,10 +129,20 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
             match: How: "psi" blinds the ids, "digest" compares keyed digests, "order" only compares the clients' orders
                 and refuses a difference. None: "digest" if the ids differ. See `match_entities`.
             secret: A text that all clients know and the server does not, which keys the digests.
+            groups: The group of each row, for `limits`, which all clients know; None: they are in the column that a
+                limit names, in one of the views, and are then no feature.
+            sample_weight: The weight of each row's loss; only relative sizes count. None: 1.
             retries: How often a client that did not answer is asked again.
             ledger: Where to write what happens; by default a new `Ledger`.
         """
         check_parameters(self)
+        requests = read_limits(self.limits)
+        column = find_group_column(requests)
+        if column is not None and groups is None:
+            if ids is not None or match is not None:
+                raise InputError("With ids, give the groups of the first view's rows to fit, instead of a column.")
+            views, found = split_groups(views, column, of_views=True)
+            groups = next(iter(found.values()))
         options = FitOptions(ledger if ledger is not None else Ledger(), retries)
         given = _gather_sources(views, ids)
         matching = Matching(match, secret, compare=True, engine=self.engine, ledger=options.ledger, retries=retries)
@@ -126,9 +150,17 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         names = sorted(sources)
         data = {name: _open_source(name, sources[name]) for name in names}
         widths = {name: int(X.shape[1]) for name, X in data.items()}
-        labels, clients, rows = self._label_views(data, _match_labels(y, list(given), matched), options)
+        in_order = [
+            None if each is None else _match_labels(each, list(given), matched) for each in (y, groups, sample_weight)
+        ]
+        beside = _Beside(requests, *in_order[1:])
+        labels, clients, rows, limits = self._label_views(data, in_order[0], beside, options)
         extras, prior = {"exchange": self.exchange}, read_bounds(self.standardize, sum(widths.values()))
-        chosen = choose_method(self, VIEW_METHODS, build_network(self, len(labels)), extras=extras, prior=prior)
+        known: dict[str, int] | None = vars(self).get("views_")
+        if self.warm_start and known is not None and widths != known:
+            raise InputError(f"The model was fitted on the views {known}, but {widths} were given.")
+        prior = self._find_earlier(sum(widths.values()), None) or prior
+        chosen = choose_method(self, VIEW_METHODS, build_network(self, len(labels)), limits.limits, extras, prior)
         result = self._run(
             chosen.method,
             clients,
@@ -145,10 +177,24 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         self._learn(chosen, result, labels)
         return self
 
+    def partial_fit(self, views: ClientData, y: object = None, **options: Any) -> Self:
+        """Go on learning from new rows of the same views; the first time this is `fit`.
+
+        Parameters:
+            views: One entry per client: some columns of the same rows in the same order.
+            y: The label of each row, among the known classes.
+            options: All others of `fit`.
+        """
+        before, self.warm_start = self.warm_start, True
+        try:
+            return self.fit(views, y, **options)
+        finally:
+            self.warm_start = before
+
     def _label_views(
-        self, data: Mapping[str, Any], y: object, options: FitOptions
-    ) -> tuple[list[Any], dict[str, object], int]:
-        """The classes, what each client is made of, and how many rows there are."""
+        self, data: Mapping[str, Any], y: object, beside: _Beside, options: FitOptions
+    ) -> tuple[list[Any], dict[str, object], int, LimitPlan]:
+        """The classes, what each client is made of, how many rows there are, and the limits."""
         if is_remote(data):
             labels, tables = tell_labels(
                 data, self.class_weight, lambda counting, told: self._count_classes(counting, told, options)
@@ -159,10 +205,17 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
                     f"All views must have the same rows, but they have {counts} rows; match the rows by their ids "
                     "first."
                 )
-            return labels, dict(tables), next(iter(counts.values()))
+            if beside.groups is not None or beside.weight is not None:
+                raise InputError(
+                    "groups and sample_weight cannot be given for sites of a federation, whose rows stay there."
+                )
+            limits = plan_limits(beside.requests, [], labels)
+            if limits.classes:
+                tables = {name: table.tell(limited=list(limits.classes)) for name, table in tables.items()}
+            return labels, dict(tables), next(iter(counts.values())), limits
         if y is None:
             raise InputError("The labels of the rows are missing; call fit(views, y).")
-        labels, codes = encode_labels({"all": np.asarray(y).reshape(-1)})
+        labels, codes = self._encode({"all": np.asarray(y).reshape(-1)})
         code = codes["all"]
         for name, source in data.items():
             if source.shape[0] != len(code):
@@ -170,8 +223,21 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
                     f"All views must have the same rows, one for each of the {len(code)} labels, but client {name!r} "
                     f"has {source.shape[0]} rows; match the rows by their ids first."
                 )
-        weight = weigh_rows(self.class_weight, labels, codes).get("all")
-        return labels, {name: (X, code, weight) for name, X in data.items()}, len(code)
+        whole = {"all": code}
+        groups: list[Any] = []
+        group = None
+        if beside.groups is not None:
+            groups, numbers = encode_labels(match_to_rows({"all": beside.groups}, whole, "groups"), least=1)
+            group = numbers["all"]
+        given = {}
+        if beside.weight is not None:
+            weights = match_to_rows({"all": beside.weight}, whole, "weights")
+            given = scale_weights({"all": check_weights(weights["all"], "sample_weight")})
+        weight = join_weights(weigh_rows(self.class_weight, labels, codes), given).get("all")
+        limits = plan_limits(beside.requests, groups, labels)
+        part = limits.number(code, group)
+        made = {name: (X, code, weight, part, limits.parts) for name, X in data.items()}
+        return labels, dict(made), len(code), limits
 
     def predict_proba(self, views: ClientData, ids: Any = None) -> Array:
         """The probability of each class, (n, L), from the same views as were learned from.
@@ -197,6 +263,14 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
     def predict(self, views: ClientData, ids: Any = None) -> Array:
         """The most probable class of each row."""
         return self.classes_[self.predict_proba(views, ids).argmax(axis=1)]
+
+
+class _Beside(NamedTuple):
+    """What is known of the rows beside the views."""
+
+    requests: tuple[LimitRequest, ...]
+    groups: object
+    weight: object
 
 
 def _check_views(views: ClientData) -> dict[str, Any]:

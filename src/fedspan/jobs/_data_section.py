@@ -34,6 +34,7 @@ class DataTable(TypedDict, total=False):
     id: str
     match: str
     label: str
+    weight: str
     categories: list[str] | dict[str, list[str]]
     missing: str
     fill: dict[str, float]
@@ -51,7 +52,6 @@ class DataTable(TypedDict, total=False):
     multiply: dict[str, float]
     names: list[str]
     sheet: str
-    weight: str
     client_weight: str | dict[str, float]
 
 
@@ -62,13 +62,13 @@ KEYS: dict[str, tuple[type, ...]] = {
     "id": (str,),
     "match": (str,),
     "label": (str,),
+    "weight": (str,),
     "categories": (list, dict),
     "missing": (str,),
     "fill": (dict,),
     "n_features": (int,),
     "held_out": (list, dict),
     "table": (str,),
-    "weight": (str,),
     "client_weight": (str, dict),
     **KEYS_OF_DIALECT,
 }
@@ -120,9 +120,13 @@ def check_data(task: str, data: DataTable) -> None:
         raise InputError(f"data.{over} is missing; list one file per client, or give a table name = path.")
     if TASKS[task].learns_label and "label" not in data and not _is_at_sites(data[over]):
         raise InputError(f"data.label is missing; name the column that holds {TASKS[task].label_words}.")
+    if "weight" in data and not (TASKS[task].learns_label or task in ("pca", "svd")):
+        raise InputError(
+            f"data.weight is for pca, svd and tasks that learn labels, not for task {task!r}; leave it out."
+        )
+    if "client_weight" in data and task not in ("pca", "svd"):
+        raise InputError(f"data.client_weight is for pca and svd, not for task {task!r}; leave it out.")
     for key in ("weight", "client_weight"):
-        if key in data and task not in ("pca", "svd"):
-            raise InputError(f"data.{key} is for pca and svd, not for task {task!r}; leave it out.")
         if key in data and _is_at_sites(data[over]):
             raise InputError(
                 f"data.{key} is for runs in one process: a site of a federation does not weigh its rows yet. Leave it "
@@ -161,8 +165,8 @@ def _is_at_sites(places: list[TablePlace] | dict[str, TablePlace]) -> bool:
     return all(isinstance(place, str) and place.startswith("flare://") for place in named)
 
 
-def read_preparation(task: str, data: DataTable) -> Preparation:
-    """Read how the tables are to be prepared, as far as the job file says it."""
+def read_preparation(task: str, data: DataTable, group: str | None = None) -> Preparation:
+    """Read how the tables are to be prepared, as far as the job file says it; `group`: the column that limits name."""
     columns, given = data.get("columns"), data.get("categories", [])
     categories: Mapping[str, Sequence[str]] = given if isinstance(given, dict) else dict.fromkeys(given, ())
     try:
@@ -175,6 +179,7 @@ def read_preparation(task: str, data: DataTable) -> Preparation:
             fill={name: float(value) for name, value in data.get("fill", {}).items()},
             n_features=data.get("n_features"),
             label_everywhere=TASKS[task].over == "clients",
+            group=group,
             weight=data.get("weight"),
         )
     except InputError as error:
@@ -187,11 +192,11 @@ def write_preparation(given: Preparation) -> dict[str, object]:
         "columns": given.columns,
         "id": given.id,
         "label": given.label,
+        "weight": given.weight,
         "categories": dict(given.categories) or None,
         "missing": given.missing if given.missing != "refuse" else None,
         "fill": dict(given.fill) or None,
         "n_features": given.n_features,
-        "weight": given.weight,
     }
 
 

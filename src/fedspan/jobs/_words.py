@@ -15,7 +15,7 @@ SAYS: dict[str, dict[str, str]] = {
         "match": "how rows of views are matched by their ids: psi (blinded), digest (under a secret), or order (only "
         "compared)",
         "label": "the column of classes or targets: learned by classifiers and regressions, left out by the others",
-        "weight": "a column that says how often each row counts (pca, svd): left out of the features",
+        "weight": "a column that says how often each row counts: left out of the features",
         "client_weight": "what a client counts (pca, svd): rows, equal, or a table client = weight; default: rows",
         "held_out": "other common rows of each view, for job.patience",
         "categories": "columns of words: a list (their words are agreed on), or a table column = [words]",

@@ -28,6 +28,7 @@ from fedspan.data.tables import Prepared, Table
 from fedspan.deployment.server_job import RunRequest
 from fedspan.errors import InputError, suggest
 from fedspan.estimators.launch import seed_from
+from fedspan.estimators.limit_requests import find_group_column, read_limits
 from fedspan.estimators.parameters import Parameter, parameters_of
 from fedspan.estimators.prepare import agree, settle_each
 from fedspan.jobs import _data_section
@@ -56,7 +57,11 @@ _SAYS = {
     list: "a list of strings",
     dict: "a table name = path",
 }
-_SAYS_OF = {"job.participation": "a table such as { fraction = 0.1 }", **_data_section.EXPECTED}
+_SAYS_OF = {
+    "job.limits": 'a list of tables such as { on = "cost", at_most = 0.13 }',
+    "job.participation": "a table such as { fraction = 0.1 }",
+    **_data_section.EXPECTED,
+}
 
 
 @cache
@@ -68,6 +73,8 @@ def rows_of(task: str) -> dict[str, Parameter]:
     rows = {}
     for name, row in parameters_of(estimator(task)).items():
         kinds = tuple(_WRITTEN[kind] for kind in row.kinds if kind in _WRITTEN)
+        if name == "limits":
+            kinds = (list, NoneType)  # of tables
         if row.in_job and kinds:
             rows[name] = replace(row, kinds=kinds)
     return rows
@@ -386,7 +393,7 @@ def parse(tree: TomlTable, beside: Path) -> Job:
         task,
         job,
         _data_section.locate(data[TASKS[task].over], beside),
-        _data_section.read_preparation(task, data),
+        _data_section.read_preparation(task, data, _find_group_column(job)),
         run.get("checkpoint_every", 1),
         run.get("min_clients"),
         run.get("transcript", False),
@@ -400,6 +407,16 @@ def parse(tree: TomlTable, beside: Path) -> Job:
         data.get("client_weight", "rows"),
         data.get("match", "order"),
     )
+
+
+def _find_group_column(job: TomlTable) -> str | None:
+    """Check the limits of the job, if it has some, and find the column whose groups they are on."""
+    if "limits" not in job:
+        return None
+    try:
+        return find_group_column(read_limits(job["limits"]))
+    except InputError as error:
+        raise InputError(f"job.limits: {error}") from None
 
 
 def _find_task(tree: TomlTable) -> str:

@@ -140,9 +140,11 @@ def _describe_value(task: str, table: str, key: str, kinds: tuple[type, ...]) ->
 
 def _parameter(row: Parameter) -> JsonSchema:
     """One parameter of an estimator."""
-    if dict in row.kinds:
+    if row.name == "limits":
+        allowed: JsonSchema = {"type": "array", "items": {"type": "object", "required": ["on"]}}
+    elif dict in row.kinds:
         inner = {name: _types(_plain(hint)) for name, hint in get_type_hints(Participation).items()}
-        allowed: JsonSchema = {"type": "object", "properties": inner, "additionalProperties": False}
+        allowed = {"type": "object", "properties": inner, "additionalProperties": False}
     else:
         allowed = _types(row.kinds, row.choices)
     if row.share:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedspan.data.ids_and_labels import find_first_difference
+from fedspan.data.tables import Table
 from fedspan.errors import InputError
 from fedspan.estimators.classifier import FederatedClassifier
 from fedspan.estimators.gcca import FederatedGCCA
@@ -62,7 +63,14 @@ def _open_labelled_clients(job: Job) -> Arguments:
     """Rows and labels from one reading of each table."""
     tables = {name: job.open(name) for name in job.clients}
     held = {name: replace(source, source=tables[name]) for name, source in job.sources().items()}
-    return (held, {name: table.labels for name, table in tables.items()}), {}
+    return (held, {name: table.labels for name, table in tables.items()}), _find_weights(job, tables)
+
+
+def _find_weights(job: Job, tables: Mapping[str, Table]) -> dict[str, Any]:
+    """The weights of the rows, if a column holds them; the groups are found by the estimator."""
+    if job.preparation.weight is None:
+        return {}
+    return {"sample_weight": {name: table.weights for name, table in tables.items()}}
 
 
 def _open_labelled_views(job: Job) -> Arguments:
@@ -80,7 +88,16 @@ def _open_labelled_views(job: Job) -> Arguments:
         raise InputError(f"None of the views has the column {job.label!r} (data.label). Add it to at least one view.")
     if where := find_first_difference(labels):
         raise InputError(f"The views disagree about the label of a row: {where} (column {job.label!r}).")
-    return (tables, next(iter(labels.values()))), {}
+    weights = {name: table.weights for name, table in tables.items() if table.weights is not None}
+    if job.preparation.weight is not None and not weights:
+        raise InputError(
+            f"None of the views has the column {job.preparation.weight!r} (data.weight). Add it to at least one view."
+        )
+    if weights and (where := find_first_difference(weights)):
+        raise InputError(f"The views disagree about the weight of a row: {where} (column {job.preparation.weight!r}).")
+    held = {name: replace(source, source=tables[name]) for name, source in job.sources().items()}
+    named = {"sample_weight": next(iter(weights.values()))} if weights else {}
+    return (held, next(iter(labels.values()))), named
 
 
 @dataclass(frozen=True)

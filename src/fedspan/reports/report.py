@@ -19,7 +19,7 @@ from fedspan.reports.format import accuracy_of, escape, format_bytes, format_cou
 from fedspan.reports.gcca_section import GCCA
 from fedspan.reports.learning_section import CLASSIFIER, VERTICAL
 from fedspan.reports.models.columns_section import COLUMNS_PCA, COLUMNS_SVD
-from fedspan.reports.models.regression_section import REGRESSION
+from fedspan.reports.models.regression_section import REGRESSION, VIEW_REGRESSION
 from fedspan.reports.page import (
     render_charts,
     render_details,
@@ -46,6 +46,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
     "regressor": REGRESSION,
     "vertical-pca": COLUMNS_PCA,
     "vertical-svd": COLUMNS_SVD,
+    "vertical-regressor": VIEW_REGRESSION,
 }
 
 

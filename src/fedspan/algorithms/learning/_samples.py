@@ -16,6 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedspan._types import Array, Arrays, Matrix
+from fedspan.algorithms.learning.constraints.limits import PartSums, sum_parts
+from fedspan.algorithms.learning.held_out import deal_rows
 from fedspan.algorithms.learning.scaling import (
     SCALING_REPLAY,
     SCALING_TASKS,
@@ -103,14 +105,6 @@ def check_steps(rho: Steps, gamma: Steps, limits: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """A constraint Σ_g coefficients_g · (mean loss of part g) ≤ bound; no coefficients: the mean loss of all rows."""
-
-    bound: float
-    coefficients: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
 class Opening:
     """What the opening round found."""
 
@@ -118,6 +112,7 @@ class Opening:
     clients: tuple[str, ...]
     features: tuple[int, ...]  # of all clients together, or of each one if they hold different ones
     scaling: Scaling | None = None  # of the columns; None: they are taken as they are
+    held_out: Array | None = None  # row numbers, where all clients have the same rows and some are held out
 
 
 @dataclass(frozen=True)
@@ -228,6 +223,21 @@ class LabelledRows:
         for start in range(0, self.n, _ROWS_AT_ONCE):
             check_finite_rows(self.take(slice(start, start + _ROWS_AT_ONCE)))
 
+    def choose(self, at: Array) -> LabelledRows:
+        """Some of the rows, with all that belongs to them."""
+        weight, part = (None if each is None else each[at] for each in (self.weight, self.part))
+        return LabelledRows(self.X[at], self.y[at], weight, part, self.parts, self.net)
+
+    def measure(self, omega: Array) -> dict[str, Array]:
+        """n, Σ loss and how many are predicted rightly, by part."""
+        loss, right = np.zeros(self.n), np.zeros(self.n)
+        for start in range(0, self.n, _ROWS_AT_ONCE):
+            at = slice(start, start + _ROWS_AT_ONCE)
+            outputs = self.outputs(omega, at)
+            loss[at], _ = losses(outputs, self.y[at], None if self.weight is None else self.weight[at])
+            right[at] = outputs.argmax(axis=1) == self.y[at]
+        return sum_parts(loss, right, self.part, self.parts)
+
     def use(self, scaling: Scaling | None) -> None:
         """Scale the columns like this from now on."""
         self.scaling = scaling
@@ -299,6 +309,7 @@ class SampleClient(ScalingClient):
         simulate: bool = False,
         intercept: bool = False,
         row_norm: float = 0.0,
+        validation: float = 0.0,
     ) -> None:
         clip = row_norm or clip  # a site that protects its rows bounds what each of them says
         if isinstance(data, tuple):
@@ -306,6 +317,10 @@ class SampleClient(ScalingClient):
             weight = more[0] if more else None
             part, parts = more[1:] if len(more) == 3 else (None, 1)
             data = LabelledRows(X, y, weight, part, parts, Swish(hidden, classes, intercept))
+        self.held_rows: LabelledRows | None = None
+        if validation and isinstance(data, LabelledRows):
+            train, held = deal_rows(data.y, validation)
+            data, self.held_rows = data.choose(train), data.choose(held)
         self.rows, self.batch, self.clip, self.rate, self.simulate = data, batch, clip, rate, simulate
 
     def recall(self, state: RowsMemory) -> Samples:
@@ -368,6 +383,21 @@ class SampleClient(ScalingClient):
         with np.errstate(over="ignore", invalid="ignore"):
             pieces = [rows.losses(arrays["omega"], at) for at in self.split_rows()]
         return state, {"n": self.rows.counts, **mark_finite(loss=np.sum(pieces, axis=0))}
+
+    @task(
+        releases={"n": None, "loss": None, "right": None},
+        shows="of the rows that it holds out, by part: how many there are, the sum of their losses, and how many are "
+        "predicted rightly",
+    )
+    def measure_parts(self, state: RowsMemory, arrays: Arrays, rng: Streams) -> tuple[RowsMemory, Arrays]:
+        """What the rows that were held out say of the limits."""
+        if self.held_rows is None:
+            zeros = np.zeros(len(self.rows.counts))
+            return state, {"n": zeros, "loss": zeros, "right": zeros}
+        self.held_rows.use(state.scaling)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self.held_rows.measure(arrays["omega"])
+        return state, {name: np.nan_to_num(sums, nan=1e300, posinf=1e300) for name, sums in found.items()}
 
     @task(
         releases={"n": Sensitivity(0), "grad": Sensitivity(1)},
@@ -489,8 +519,8 @@ class SampleBased:
         if features % clients:
             raise InputError("The clients have different numbers of features. Give all clients the same columns.")
         n = replies.total["n"]
-        if (n < 1).any():
-            raise InputError(f"Every part needs at least one row, but part {int(np.argmin(n))} has none at any client.")
+        if not n.any():
+            raise InputError("No client has a row to learn from.")
         features //= clients
         scaling = yield from self.scale_columns(self.count_rows(n))
         return Opening(n, replies.asked, (features,), scaling), self.begin(features, rng)
@@ -512,7 +542,11 @@ class SampleBased:
             return self.model.start(features, rng("start"))
         return self.prior.omega.copy()
 
-    def gather(self, omega: Array, opening: Opening, rng: Streams) -> Round[Sums]:
+    def most_rows(self, opening: Opening) -> int:
+        """What a batch may grow to: about all rows of a client."""
+        return int(opening.n.sum()) // max(len(opening.clients), 1)
+
+    def gather(self, omega: Array, opening: Opening, rng: Streams, batch: int | None = None) -> Round[Sums]:
         """Mean losses and gradients of a batch: lines 3 and 4 of Algorithms 1 and 2. Clients that fail are left out."""
         if self.private:
             known = scaling_arrays(opening.scaling) if opening.scaling else {}
@@ -524,7 +558,8 @@ class SampleBased:
             ask = Ask("clipped", {"omega": omega, "share": np.array(share)}, Sum("n", "grad"))
             total = (yield ask).total
             return Sums(total["n"][None], np.full(1, np.nan), total["grad"] / total["n"], True)
-        return _means((yield Ask("gradient", {"omega": omega}, Sum("n", "loss", "grad", "bad"))).total)
+        grown = {} if batch is None or batch == self.batch else {"batch": np.array(batch)}
+        return _means((yield Ask("gradient", {"omega": omega, **grown}, Sum("n", "loss", "grad", "bad"))).total)
 
     def gather_all(self, omega: Array, opening: Opening, gradients: bool = True) -> Round[Sums]:
         """The same over all rows of all clients; without gradients it costs a number for each part and client."""
@@ -533,6 +568,11 @@ class SampleBased:
             return _means((yield from complete(Ask("gradient", arrays, want, opening.clients))).total)
         ask = Ask("losses", {"omega": omega}, Sum("n", "loss", "bad"), opening.clients)
         return _means((yield from complete(ask)).total)
+
+    def measure_held_out(self, omega: Array, opening: Opening) -> Round[PartSums]:
+        """What the rows that were held out say, by part."""
+        ask = Ask("measure_parts", {"omega": omega}, Sum("n", "loss", "right"), opening.clients)
+        return PartSums.of((yield from complete(ask)).total)
 
 
 def _means(total: Arrays) -> Sums:

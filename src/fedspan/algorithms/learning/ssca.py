@@ -16,9 +16,9 @@ noise. A client sees ω.
 What differs from the paper, unless paper=True:
 - ρ(1) = 1 (here always), as Remark 2 needs. The constant below (31) carries the loss, not minus the loss.
 - The paper's step sizes a/t^0.1 break its own condition (6). After `hold` rounds ours fall faster, and keep it.
-- Limit control. Mini-batch noise leaves F above U: the running surrogate lags behind, and averaging gives
-  F - U = [(1-ρ)τγ(1-γ)‖ω̄-ω‖² + e(ρ+γ-ργ)]/ρ with e = F̄(ω) - U. So the bound that is asked of F̄ is lowered by an
-  integral controller until the batch losses are below U.
+- Limit control (limit_control.py). Mini-batch noise leaves F above U: the running surrogate lags behind, and averaging
+  gives F - U = [(1-ρ)τγ(1-γ)‖ω̄-ω‖² + e(ρ+γ-ργ)]/ρ with e = F̄(ω) - U. So the bound that is asked of F̄ is lowered
+  until the batch losses are below U, and batches grow where their noise is too large for the limit.
 - Exact closing rounds. The last rounds take all rows, ρ = γ = 1, and a τ that is doubled until F(ω̄) ≤ F̄(ω̄), which is
   verified: so ω is feasible when F̄ is, and stays so while the objective falls. Of the verified ω the best is kept:
   that of least violation, and among feasible ones that of least objective.
@@ -35,7 +35,6 @@ import numpy as np
 from fedspan._types import Array
 from fedspan.algorithms.learning._samples import (
     DEFAULT_NET,
-    Limit,
     Model,
     Opening,
     SampleBased,
@@ -47,6 +46,8 @@ from fedspan.algorithms.learning._samples import (
     check_steps,
     mean_loss,
 )
+from fedspan.algorithms.learning.constraints.limit_control import LimitControl, follow_limits
+from fedspan.algorithms.learning.constraints.limits import Limit, PartSums
 from fedspan.algorithms.learning.scaling import EarlierModel
 from fedspan.core.protocol import Course, Round, Server, Turn
 from fedspan.core.rng import Streams
@@ -55,7 +56,8 @@ from fedspan.numerics.surrogate import Surrogate, blend_surrogate, minimise, zer
 from fedspan.numerics.swish import Swish
 
 _RHO, _GAMMA = Steps(0.3, 0.1, hold=800, tail=0.5), Steps(0.3, 0.1, hold=800, tail=0.8)
-_GAIN, _MARGIN, _REACH, _LET_GO = 0.005, 0.002, 0.05, 0.95  # of the limit control, in units of the loss (nats)
+_HELD = 0.8  # of the rounds on batches: with limits, steps fall faster after that part at the latest
+_SMALL = 0.3  # where the least ‖ω‖² is sought, the usual start is too large by that
 _WAIT, _FALLS = 50, 0.95  # rounds with a slack until c is raised, unless the slack fell to that part of itself,
 _RAISE, _DEAREST = 10.0, 1e9  # by how much, and up to what
 DOUBLINGS = 40  # of τ in one closing round
@@ -76,7 +78,7 @@ class SscaState:
     c: float
     late: int  # rounds in a row with a positive slack,
     mark: float  # and how large the slacks were when they began
-    lowered: Array  # (M,) by how much the limit control lowers the bounds
+    control: LimitControl
     values: Array  # (M+1,) F_0 .. F_M, of the last batch, or of all rows in closing rounds
     loss: float  # mean loss of the last batch, or of all rows
     last: Array  # (d,) the ω before, whose losses were finite
@@ -86,6 +88,7 @@ class SscaState:
     closed: bool = False
     failed: bool = False  # a loss was not finite
     gap: float = 0.0  # the largest relative duality gap with which a round's problem was left
+    held_out: PartSums | None = None  # what rows that were held out say in the end
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,9 @@ class Ssca(SampleBased, Server[SscaState]):
     """Algorithm 1 (no limits) and 2. `objective` "norm" is ‖ω‖², as in (40); "loss" is the mean loss + l2·‖ω‖² (32).
 
     `weights` are the objective's coefficients on the parts' mean losses, as those of a `Limit`. `batch` 0 takes all
-    rows. With limits, the last `closing` of the `rounds` are exact. `clip` shortens the gradient of every row, so that
-    one row has a bounded say (unconstrained only: losses have no bound).
+    rows. With limits, the last `closing` of the `rounds` are exact, and `validation` is the share of the rows that are
+    held out of training, to say in the end whether the limits hold for other rows, too. `clip` shortens the gradient of
+    every row, so that one row has a bounded say (unconstrained only: losses have no bound).
     """
 
     model: Swish | Model = DEFAULT_NET  # a site rebuilds the first from plain data
@@ -114,6 +118,7 @@ class Ssca(SampleBased, Server[SscaState]):
     private: Sampling | None = None
     standardize: bool = False
     prior: EarlierModel | None = None
+    validation: float = 0.0
 
     State = SscaState
 
@@ -131,6 +136,11 @@ class Ssca(SampleBased, Server[SscaState]):
             check_at_least(name, value, 0)
         if (self.clip or self.private) and (self.limits or self.objective == "norm"):
             raise InputError("clip works without limits only, because the losses that limits need have no bound.")
+        if not 0 <= self.validation < 1 or (self.validation and (self.paper or not self.limits)):
+            raise InputError(
+                "validation, the share of rows that are held out to check limits, must be at least 0 and below 1 (0 "
+                f"without limits or as printed), but is {self.validation!r}."
+            )
 
     @property
     def taus(self) -> Array:
@@ -142,24 +152,31 @@ class Ssca(SampleBased, Server[SscaState]):
         """Rounds on batches; those that are left are closing rounds."""
         return self.rounds - (0 if self.paper or not self.limits else min(self.closing, self.rounds // 2))
 
+    def client_options(self) -> dict[str, float | int | str | bool]:
+        return {**super().client_options(), **({"validation": self.validation} if self.validation else {})}
+
     def asks(self) -> frozenset[str]:
         closing = {"losses"} if self.stochastic < self.rounds else set()
-        return super().asks() | closing
+        return super().asks() | closing | ({"measure_parts"} if self.validation else set())
 
     def course(self) -> Course:
         course, closing = super().course(), self.rounds - self.stochastic
         if not closing:
             return course
-        return replace(course, round=(*course.round, Turn("losses", most=DOUBLINGS, rounds=closing, after=["open"])))
+        verify = Turn("losses", most=DOUBLINGS, rounds=closing, after=["open"])
+        measure = (Turn("measure_parts", rounds=1, after=["open"]),) if self.validation else ()
+        return replace(course, round=(*course.round, verify, *measure))
 
     def init(self, rng: Streams) -> Round[SscaState]:
         opening, omega = yield from self.opening(rng)
         parts, M = len(opening.n), len(self.limits)
-        for row in (self.weights, *(limit.coefficients for limit in self.limits)):
+        for row in (self.weights, *(limit.coefficients for limit in self.limits if not limit.sets)):
             if row and len(row) != parts:
                 raise InputError(
                     f"There must be a coefficient for each of the {parts} parts, but there are {len(row)}."
                 )
+        if self.objective == "norm" and not self.paper and (self.prior is None or not len(self.prior.omega)):
+            omega = _SMALL * omega
         zero, unknown = np.zeros(M), np.full(M + 1, np.nan)
         return SscaState(
             opening,
@@ -171,7 +188,7 @@ class Ssca(SampleBased, Server[SscaState]):
             c=self.c,
             late=0,
             mark=0.0,
-            lowered=zero,
+            control=self.begin_control(opening),
             values=unknown,
             loss=np.nan,
             last=omega,
@@ -181,22 +198,32 @@ class Ssca(SampleBased, Server[SscaState]):
         )
 
     def round(self, state: SscaState, rng: Streams) -> Round[SscaState]:
-        if state.t >= self.stochastic:
-            return (yield from self.close(state))
+        if state.t < self.stochastic:
+            return (yield from self.improve(state, rng))
+        state = yield from self.close(state)
+        if not self.validation or not self.done(state):
+            return state
+        return replace(state, held_out=(yield from self.measure_held_out(self.estimate(state), state.opening)))
+
+    def improve(self, state: SscaState, rng: Streams) -> Round[SscaState]:
+        """A round on batches: Algorithms 1 and 2."""
         t, omega = state.t + 1, state.omega
-        sums = yield from self.gather(omega, state.opening, rng)  # lines 3, 4
+        sums = yield from self.gather(omega, state.opening, rng, state.control.batch)  # lines 3, 4
         if not sums.good:
             return replace(state, t=t, omega=state.last, failed=True)
-        rho, gamma = 1.0 if t == 1 else self.rho(t), self.gamma(t)
+        rho, gamma = 1.0 if t == 1 else self.shorten(self.rho)(t), self.shorten(self.gamma)(t)
         with np.errstate(over="ignore", invalid="ignore"):
             values, slopes = self.evaluate(sums, omega)
             F = blend_surrogate(state.surrogate, rho, values, slopes, omega, self.taus)  # (3), (14)
         if not can_be_squared(F.linear, F.constant[1:]):
             return replace(state, t=t, failed=True)
-        asked = replace(F, constant=F.constant + np.concatenate([[0.0], state.lowered]))
+        control = state.control
+        asked = replace(F, constant=F.constant + np.concatenate([[0.0], control.lowered]))
         least = minimise(asked, state.c)  # line 5
         omega_next = (1 - gamma) * omega + gamma * least.omega  # line 6, (5)
         c, late, mark = self.price(state, least.slack)
+        if not self.paper and self.limits:
+            control = follow_limits(control, values[1:], least.nu, state.c)
         return replace(
             state,
             t=t,
@@ -207,7 +234,7 @@ class Ssca(SampleBased, Server[SscaState]):
             c=c,
             late=late,
             mark=mark,
-            lowered=self.lower(state, values, least.nu),
+            control=control,
             values=values,
             loss=mean_loss(sums),
             last=omega,
@@ -216,9 +243,9 @@ class Ssca(SampleBased, Server[SscaState]):
 
     def evaluate(self, sums: Sums, omega: Array) -> tuple[Array, Array]:
         """F_0 .. F_M (M+1,) and their gradients (M+1, d) from the parts' means."""
-        share = sums.n / sums.n.sum()
-        rows = (self.weights, *(limit.coefficients for limit in self.limits))
-        A = np.stack([np.array(row) if row else share for row in rows])
+        n = sums.n
+        objective = np.array(self.weights) if self.weights else n / n.sum()
+        A = np.stack([objective, *(limit.row(n) for limit in self.limits)])
         bounds = np.array([0.0, *(limit.bound for limit in self.limits)])
         values = A @ sums.loss - bounds
         slopes = A @ sums.grad if sums.grad.size else np.zeros((0, 0))
@@ -229,12 +256,17 @@ class Ssca(SampleBased, Server[SscaState]):
             slopes[0] = data * slopes[0] + 2 * ridge * omega
         return values, slopes
 
-    def lower(self, state: SscaState, values: Array, nu: Array) -> Array:
-        """The limit control: more while a batch is above its bound less a margin; let go where ν stands at c."""
-        if self.paper:
-            return state.lowered
-        moved = np.clip(state.lowered + _GAIN * (values[1:] + _MARGIN), 0.0, _REACH)
-        return np.where(nu < state.c, moved, _LET_GO * state.lowered)
+    def begin_control(self, opening: Opening) -> LimitControl:
+        """The bounds as they are, and batches of the size that was asked for."""
+        bound = np.array([limit.bound for limit in self.limits])
+        on_loss = np.array([limit.on_loss for limit in self.limits], dtype=bool)
+        return LimitControl.begin(bound, on_loss, self.batch, self.most_rows(opening))
+
+    def shorten(self, steps: Steps) -> Steps:
+        """With limits, the steps must have become small before the closing rounds, however few rounds there are."""
+        if self.paper or not self.limits:
+            return steps
+        return replace(steps, hold=min(steps.hold, round(_HELD * self.stochastic)))
 
     def price(self, state: SscaState, slack: Array) -> tuple[float, int, float]:
         """c_j of Theorem 2: raised when slacks have stayed positive, and do not fall."""
@@ -304,7 +336,9 @@ class Ssca(SampleBased, Server[SscaState]):
             out[f"slack_{m + 1}"] = float(state.slack[m])
             out[f"multiplier_{m + 1}"] = float(state.nu[m])
             out[f"verified_{m + 1}"] = float(state.verified[m + 1])
-        return out | ({"penalty": state.c, "duality_gap": state.gap} if self.limits else {})
+        if not self.limits:
+            return out
+        return out | {"penalty": state.c, "duality_gap": state.gap, "rows_of_batch": float(state.control.batch)}
 
 
 def _rank(values: Array) -> tuple[float, float]:

@@ -20,7 +20,8 @@ import scipy.sparse as sp
 
 from fedspan._types import Array, Matrix
 from fedspan.algorithms._pytorch import import_torch
-from fedspan.algorithms.learning._samples import Limit, check_finite_rows, check_labels
+from fedspan.algorithms.learning._samples import check_finite_rows, check_labels
+from fedspan.algorithms.learning.constraints.limits import Limit
 from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.errors import InputError
 from fedspan.numerics.operators import HeldMatrix
@@ -94,6 +95,39 @@ class TorchModel:
     def __repr__(self) -> str:
         digest = blake2b(self._start.tobytes(), digest_size=8).hexdigest()
         return f"TorchModel({type(self.module).__name__}, {len(self.problem.parts)} functions, start {digest})"
+
+    def check_widths(self, features: int, classes: int) -> None:
+        """Refuse a module whose layers do not fit the columns, or each other, or whose outputs are not the classes."""
+        torch = import_torch(_PURPOSE)
+        names = {layer: name for name, layer in self.module.named_modules()}
+
+        def compare(layer: Module, given: tuple[Tensor, ...]) -> None:
+            width, wanted = int(given[0].shape[-1]), int(vars(layer)["in_features"])
+            if width != wanted:
+                where = f"the tables have {features} columns" if width == features else "that is what comes before it"
+                raise InputError(
+                    f"Layer {names[layer]!r} of the torch model takes {wanted} numbers, but is given {width}: {where}. "
+                    f"Set its in_features to {width}."
+                )
+
+        layers = [layer for layer in names if isinstance(layer, torch.nn.Linear)]
+        hooks = [layer.register_forward_pre_hook(compare) for layer in layers]
+        try:
+            with torch.no_grad():
+                outputs = self.module(torch.zeros((1, features), dtype=self.dtype))
+        except InputError:
+            raise
+        except (RuntimeError, IndexError, TypeError, ValueError):
+            return  # it may need other rows than zeros: what is wrong with it will be seen when it learns
+        finally:
+            for hook in hooks:
+                hook.remove()
+        objective = self.problem.objective is cross_entropy and outputs.ndim == 2
+        if objective and int(outputs.shape[1]) != classes:
+            raise InputError(
+                f"The torch model puts out {int(outputs.shape[1])} numbers for each row, but the labels have {classes} "
+                f"classes. Give its last layer {classes} outputs."
+            )
 
     def start(self, features: int, rng: np.random.Generator) -> Array:
         """ω¹: the module's own parameters."""

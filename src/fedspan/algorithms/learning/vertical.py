@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fedspan._types import Array, Arrays, Matrix
+from fedspan._types import Array, Arrays
 from fedspan.algorithms.learning._samples import (
     Opening,
     Sampling,
@@ -39,6 +39,7 @@ from fedspan.algorithms.learning._samples import (
     check_labels,
     mark_finite,
 )
+from fedspan.algorithms.learning.constraints.limits import PartSums, sum_parts
 from fedspan.algorithms.learning.scaling import EarlierModel, Scaling, scaling_arrays, sum_columns, sum_squares
 from fedspan.algorithms.learning.sgd import FedSgd
 from fedspan.algorithms.learning.ssca import DOUBLINGS, Ssca
@@ -65,31 +66,57 @@ class Block:
 
 
 class FeatureClient(Client[Block]):
-    """A client that holds some columns of all rows, and their labels: `data` is (X_i, y) or (X_i, y, weight)."""
+    """A client that holds some columns of all rows, and their labels.
+
+    `data` is (X_i, y), (X_i, y, weight) or (X_i, y, weight, part, parts), as where clients hold rows.
+    """
 
     State = Block
     needs: ClassVar[Needs] = "labelled"
 
     def __init__(
         self,
-        data: tuple[Matrix, Array] | tuple[Matrix, Array, Array],
+        data: tuple[Any, ...],
         hidden: int = 0,
         classes: int = 0,
         intercept: bool = False,
     ) -> None:
-        self.X, self.y = data[:2]
-        self.weight = data[2] if len(data) == 3 else None
+        self.X, self.y, *more = data
+        self.weight: Array | None = more[0] if more else None
+        self.part: Array | None = more[1] if len(more) == 3 else None  # None: all rows are one part
+        self.parts = int(more[2]) if len(more) == 3 else 1
         self.net = Swish(hidden, classes, intercept)
         check_labels(self.X.shape[0], len(self.y))
 
     def init(self) -> Block:
         return Block()
 
-    @task(releases={"n": PUBLIC, "features": PUBLIC}, shows="its number of rows and its number of features")
+    @task(
+        releases={"n": PUBLIC, "features": PUBLIC},
+        shows="its number of rows (with limits on groups or classes, of each of them) and its number of features",
+    )
     def open(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
-        """N and P_i."""
+        """N_g, the same at all clients, and P_i."""
         check_finite_rows(to_floats(self.X))
-        return state, {"n": np.array(self.X.shape[0]), "features": np.array(self.X.shape[1])}
+        return state, {"n": self._count(slice(None)), "features": np.array(self.X.shape[1])}
+
+    @task(releases={"n": None}, shows="how many of the rows that are held out belong to which group or class")
+    def count_parts(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
+        """Rows by part; from the first client."""
+        return state, {"n": self._count(arrays["rows"]) * (state.first == 0)}
+
+    def _count(self, rows: Array | slice) -> Array:
+        return np.bincount(self._parts_of(rows), minlength=self.parts)
+
+    def _parts_of(self, rows: Array | slice) -> Array:
+        return np.zeros(len(self.y), dtype=np.int64)[rows] if self.part is None else self.part[rows]
+
+    def _split(self, rows: Array) -> list[Array | slice]:
+        """Where the rows of each part stand in a batch."""
+        if self.part is None:
+            return [slice(None)]
+        part = self._parts_of(rows)
+        return [np.flatnonzero(part == g) for g in range(self.parts)]
 
     @task(releases={}, shows="")
     def take(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
@@ -139,6 +166,7 @@ class FeatureClient(Client[Block]):
     def _evaluate(self, arrays: Arrays) -> tuple[Array, ...]:
         rows, H = arrays["rows"], arrays["H"]
         H = H.sum(axis=0) if H.ndim == 3 else H
+        H = H.astype(to_floats(self.X[:1]).dtype, copy=False)  # with float32 columns as fast as where clients hold rows
         weight = None if self.weight is None else self.weight[rows]
         with np.errstate(over="ignore", invalid="ignore"):
             return losses_and_slopes(H, arrays["W0"], self.y[rows], weight)
@@ -151,28 +179,46 @@ class FeatureClient(Client[Block]):
     def head(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Σ f and Σ ∇ω_0 over the batch: line 5, (20). The first client computes it, the others add zeros."""
         if state.first > 0:
-            classes = self.net.classes
-            zeros = {"loss": np.zeros(1), "head": np.zeros((self.net.hidden + self.net.intercept, classes))}
+            inputs = self.net.hidden + self.net.intercept
+            zeros = {"loss": np.zeros(self.parts), "head": np.zeros((self.parts, inputs, self.net.classes))}
             return state, mark_finite(**zeros)
         loss, E, S, _ = self._evaluate(arrays)
+        inside = self._split(arrays["rows"])
         with np.errstate(over="ignore", invalid="ignore"):
-            return state, mark_finite(loss=np.array([loss.sum()]), head=layer_gradient(S, E, self.net.intercept))
+            head = np.stack([layer_gradient(S[at], E[at], self.net.intercept) for at in inside]).astype(np.float64)
+            return state, mark_finite(loss=np.array([loss[at].sum() for at in inside]), head=head)
+
+    @task(
+        releases={"n": None, "loss": None, "right": None},
+        shows="of the rows that are held out, by part: how many there are, the sum of their losses, and how many are "
+        "predicted rightly",
+    )
+    def measure_together(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
+        """What the rows that are held out say of the limits; from the first client."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss, E, _, _ = self._evaluate(arrays)
+        y, rows = self.y[arrays["rows"]], arrays["rows"]
+        rest = E.copy()
+        rest[np.arange(len(y)), y] += 1.0 if self.weight is None else self.weight[rows]  # E is w(Q - 1 at y)
+        found = sum_parts(loss, rest.argmax(axis=1) == y, self._parts_of(rows), self.parts)
+        sent = {name: np.nan_to_num(sums, nan=1e300, posinf=1e300) for name, sums in found.items()}
+        return state, {name: sums * (state.first == 0) for name, sums in sent.items()}
 
     @task(releases={"block": None}, shows="the gradient of its own part of the parameters, summed over a batch")
     def backward(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Σ ∇ω_i over the batch: line 6, (21)."""
         D = self._evaluate(arrays)[3]
         X = self._take_rows(state, arrays["rows"])
-        last = len(_require_weights(state)) > X.shape[1]
-        grad = np.asarray(layer_gradient(X, D.astype(X.dtype, copy=False), last), dtype=np.float64)
-        return state, {"block": mark_finite(grad=grad)["grad"]}
+        last, D = len(_require_weights(state)) > X.shape[1], D.astype(X.dtype, copy=False)
+        grad = np.stack([layer_gradient(X[at], D[at], last) for at in self._split(arrays["rows"])])
+        return state, {"block": mark_finite(grad=np.asarray(grad, dtype=np.float64))["grad"]}
 
     @task(releases={"block": None}, shows="the gradient of its own part of the parameters, summed over a batch")
     def backward_in_place(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """The same among zeros for all other features, so that a sum puts the blocks together."""
         _, reply = self.backward(state, arrays, rng)
-        whole = np.zeros((state.features, self.net.hidden))
-        whole[state.first : state.first + len(reply["block"])] = reply["block"]
+        whole = np.zeros((self.parts, state.features, self.net.hidden))
+        whole[:, state.first : state.first + reply["block"].shape[1]] = reply["block"]
         return state, {"block": whole}
 
 
@@ -257,7 +303,7 @@ class FeatureBased:
     def opening(self, rng: Streams) -> Round[tuple[Opening, Array]]:
         """N, the features of every client, and ω¹."""
         each = (yield from complete(Ask("open"))).each
-        rows = {client: int(arrays["n"]) for client, arrays in each.items()}
+        rows = {client: int(arrays["n"].sum()) for client, arrays in each.items()}
         first, n = next(iter(rows.items()))
         for client, count in rows.items():
             if count != n:
@@ -266,7 +312,7 @@ class FeatureBased:
                     f"{count}. Match the rows by their ids first."
                 )
         features = tuple(int(arrays["features"]) for arrays in each.values())
-        opening = Opening(np.array([n]), tuple(each), features)
+        opening = Opening(next(iter(each.values()))["n"], tuple(each), features)
         prior = self.prior
         started = self.model.start(sum(features), rng("start"))
         omega = prior.omega.copy() if prior is not None and len(prior.omega) else started
@@ -285,7 +331,7 @@ class FeatureBased:
         want = Sum("mean", "deviation", "length2")
         total = (yield from complete(Ask("scale_own_columns", want=want, to=clients))).total
         scaling = Scaling.of(total["mean"][:P], total["deviation"][:P], np.zeros(P))
-        length2 = total["length2"] / float(opening.n[0])
+        length2 = total["length2"] / float(opening.n.sum())
         yield from complete(Ask("take_length", {"length2": length2}, to=clients))
         return scaling.with_length(float(length2))
 
@@ -298,35 +344,57 @@ class FeatureBased:
             told = {"omega": W1[start:end], "first": np.array(start), "features": np.array(len(W1))}
             yield from complete(Ask("take", told, to=(client,)))
 
-    def gather(self, omega: Array, opening: Opening, rng: Streams) -> Round[Sums]:
+    def most_rows(self, opening: Opening) -> int:
+        """What a batch may grow to: what is asked about at once."""
+        return _ROWS_OF_A_PASS
+
+    def gather(self, omega: Array, opening: Opening, rng: Streams, batch: int | None = None) -> Round[Sums]:
         """Mean loss and gradient of a batch: lines 3 to 6 of Algorithms 3 and 4."""
-        n = int(opening.n[0])
-        if self.batch == 0 or self.batch >= n:
+        rows, size = _training_rows(opening), self.batch if batch is None else batch
+        if size == 0 or size >= len(rows):
             return (yield from self.gather_all(omega, opening))
-        rows = np.sort(rng("batch").choice(n, self.batch, replace=False))
-        return (yield from self._pass(omega, opening, [rows], True))
+        drawn = rows[np.sort(rng("batch").choice(len(rows), size, replace=False))]
+        return (yield from self._pass(omega, opening, [drawn], True))
 
     def gather_all(self, omega: Array, opening: Opening, gradients: bool = True) -> Round[Sums]:
         """The same over all rows; without gradients, only h_i goes up."""
-        return (yield from self._pass(omega, opening, _split_rows(int(opening.n[0])), gradients))
+        return (yield from self._pass(omega, opening, _split_rows(_training_rows(opening)), gradients))
+
+    def measure_held_out(self, omega: Array, opening: Opening) -> Round[PartSums]:
+        """What the rows that were held out say, by part."""
+        held = np.zeros(0, dtype=np.int64) if opening.held_out is None else opening.held_out
+        W0, _ = self.model.split(omega)
+        yield from self._tell_weights(omega, opening)
+        total = PartSums(*np.zeros((3, len(opening.n))))
+        for rows in _split_rows(held):
+            h = yield from complete(Ask("forward", {"rows": rows}, self._want("h"), opening.clients))
+            H = np.stack([arrays["h"] for arrays in h.each.values()]) if h.each else h.total["h"]
+            ask = Ask("measure_together", {"rows": rows, "H": H, "W0": W0}, Sum("n", "loss", "right"), opening.clients)
+            found = PartSums.of((yield from complete(ask)).total)
+            total = PartSums(total.n + found.n, total.loss + found.loss, total.right + found.right)
+        return total
 
     def _pass(self, omega: Array, opening: Opening, batches: Iterable[Array], gradients: bool) -> Round[Sums]:
         W0, _ = self.model.split(omega)
         yield from self._tell_weights(omega, opening)
-        loss, grad, count = np.zeros(1), np.zeros_like(omega), 0
+        parts = len(opening.n)
+        loss, grad, count = np.zeros(parts), np.zeros((parts, len(omega))), 0
         for rows in batches:
             h = yield from complete(Ask("forward", {"rows": rows}, self._want("h"), opening.clients))  # line 4
             H = np.stack([arrays["h"] for arrays in h.each.values()]) if h.each else h.total["h"]
             seen = {"rows": rows, "H": H, "W0": W0}
             head = yield from self._head(seen, opening.clients)  # line 5
             if int(head["bad"]):
-                return Sums(opening.n, loss, grad[None], False)
+                return Sums(opening.n, loss, grad, False)
             loss, count = loss + head["loss"], count + len(rows)
             if gradients:
                 block = yield from complete(Ask(self.block_task, seen, self._want("block"), opening.clients))  # line 6
                 blocks = [arrays["block"] for arrays in block.each.values()] or [block.total["block"]]
-                grad += np.concatenate([head["head"].ravel(), *(part.ravel() for part in blocks)])
-        return Sums(opening.n, loss / count, grad[None] / count if gradients else np.zeros((0, 0)), True)
+                pieces = (piece.reshape(parts, -1) for piece in (head["head"], *blocks))
+                grad += np.concatenate([*pieces], axis=1)
+        scale = count * opening.n / max(float(opening.n.sum()), 1.0)  # N_g of a batch, on average
+        scale = np.where(scale > 0, scale, 1.0)
+        return Sums(opening.n, loss / scale, grad / scale[:, None] if gradients else np.zeros((0, 0)), True)
 
     def _head(self, seen: Arrays, clients: tuple[str, ...]) -> Round[Arrays]:
         """From the first client; in a sum with zeros of the others, so that it can be masked."""
@@ -338,8 +406,15 @@ class FeatureBased:
         return Each() if self.exchange == "each" else Sum(name)
 
 
-def _split_rows(n: int) -> Iterator[Array]:
-    return (np.arange(start, min(start + _ROWS_OF_A_PASS, n)) for start in range(0, n, _ROWS_OF_A_PASS))
+def _split_rows(rows: Array) -> Iterator[Array]:
+    return (rows[start : start + _ROWS_OF_A_PASS] for start in range(0, len(rows), _ROWS_OF_A_PASS))
+
+
+def _training_rows(opening: Opening) -> Array:
+    """The numbers of all rows that are not held out."""
+    held = opening.held_out
+    n = int(opening.n.sum())
+    return np.arange(n) if held is None else np.delete(np.arange(n + len(held)), held)
 
 
 def _check_exchange(exchange: str, clip: float, private: Sampling | None) -> None:
@@ -364,11 +439,36 @@ class VerticalSsca(FeatureBased, Ssca):
         super().__post_init__()
         _check_exchange(self.exchange, self.clip, self.private)
 
+    def asks(self) -> frozenset[str]:
+        return FeatureBased.asks(self) | ({"count_parts", "measure_together"} if self.validation else set())
+
     def course(self) -> Course:
-        """With limits, closing rounds pass over all rows again and again."""
+        """With limits, batches may grow, and closing rounds pass over all rows again and again."""
         if self.stochastic == self.rounds:
             return FeatureBased.course(self)
-        return Course(self.opening_turns(), (self.pass_turn((1 + DOUBLINGS) * _MOST_BLOCKS),))
+        passes = self.pass_turn((1 + DOUBLINGS) * _MOST_BLOCKS)
+        if not self.validation:
+            return Course(self.opening_turns(), (passes,))
+        count = Turn("take", "count_parts", after=["open"])
+        measure = Turn("measure_together", most=_MOST_BLOCKS, rounds=1, after=["count_parts"])
+        return Course((*self.opening_turns(), count), (passes, measure))
+
+    def replay(self) -> Replay | str:
+        known = FeatureBased.replay(self)
+        if isinstance(known, str) or not self.validation:
+            return known
+        return {**known, "count_parts": {"rows": CLOSE}, "measure_together": known["head"]}
+
+    def opening(self, rng: Streams) -> Round[tuple[Opening, Array]]:
+        """The same, with rows that are held out; the server draws their numbers."""
+        opening, omega = yield from FeatureBased.opening(self, rng)
+        if not self.validation:
+            return opening, omega
+        n = int(opening.n.sum())
+        held = np.sort(rng("held out").permutation(n)[: min(round(self.validation * n), n - 1)])
+        yield from self._tell_weights(omega, opening)  # and with them who is the first client
+        counts = (yield from complete(Ask("count_parts", {"rows": held}, Sum("n"), opening.clients))).total["n"]
+        return replace(opening, n=opening.n - counts, held_out=held), omega
 
 
 @dataclass(frozen=True)

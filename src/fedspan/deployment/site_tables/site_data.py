@@ -37,7 +37,8 @@ from fedspan.data.tables import Table, find_source, open_table
 from fedspan.data.views import take_rows
 from fedspan.deployment.policy import LARGEST, SiteTable
 from fedspan.engines.start import StartMessage
-from fedspan.errors import InputError
+from fedspan.errors import InputError, PolicyRefusal
+from fedspan.estimators.limit_requests import LimitPlan
 from fedspan.estimators.prepare import settle_each
 from fedspan.numerics.operators import HeldMatrix
 
@@ -344,7 +345,23 @@ def _open_with_labels(
                 "site's file to allow it."
             )
     weights = start.told.get("weights")
-    return (opened.X, codes) if weights is None else (opened.X, codes, np.array(weights, dtype=np.float64)[codes])
+    weight = None if weights is None else np.array(weights, dtype=np.float64)[codes]
+    limited = _read_limited_classes(start.told.get("limited"), numbers)
+    if limited:
+        plan = LimitPlan((), classes=limited)
+        return opened.X, codes, weight, plan.number(codes, None), plan.parts
+    return (opened.X, codes) if weight is None else (opened.X, codes, weight)
+
+
+def _read_limited_classes(told: object, numbers: Mapping[str, int]) -> tuple[int, ...]:
+    """The classes whose losses are asked for by themselves: numbers of classes of the job, each once."""
+    if told is None:
+        return ()
+    most = max(numbers.values(), default=-1)
+    fine = isinstance(told, list | tuple) and all(type(each) is int and each >= 0 for each in told)
+    if not isinstance(told, list | tuple) or not fine or len(set(told)) < len(told) or len(told) > max(most + 1, 64):
+        raise PolicyRefusal("The classes that limits are on must be numbers of classes, each once.")
+    return tuple(told)
 
 
 def _open_with_target(table: SiteTable, choice: Preparation) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,28 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
+from fedspan.algorithms.learning.constraints.limits import LimitOutcome
 from fedspan.algorithms.learning.count_samples import CountClasses
 from fedspan.algorithms.learning.held_out import Evaluation
 from fedspan.algorithms.learning.local_ssca import LocalSscaState
-from fedspan.algorithms.learning.scaling import Scaling
+from fedspan.algorithms.learning.scaling import EarlierModel, Scaling
 from fedspan.algorithms.learning.training_guard import HeldOutGuard
 from fedspan.algorithms.learning.vertical_guarded import GuardedState
 from fedspan.core.run import Result
 from fedspan.data.remote_tables import RemoteTable
+from fedspan.errors import InputError
 from fedspan.estimators._bases.export import network_to_onnx
-from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, FederatedEstimator, FitOptions
+from fedspan.estimators._bases.federated_estimator import (
+    OF_RUN,
+    OF_TABLES,
+    FederatedEstimator,
+    FitOptions,
+    get_feature_names,
+)
+from fedspan.estimators._bases.labels import encode_labels
 from fedspan.estimators._options.classifier_methods import ChosenMethod
 from fedspan.estimators.launch import warn_caller
+from fedspan.estimators.limit_requests import judge_limits
 from fedspan.numerics.operators import HeldMatrix
 from fedspan.numerics.surrogate import CERTIFIED
 from fedspan.numerics.swish import to_floats
@@ -33,6 +43,7 @@ OF_CLASSIFIERS = (
     "coef_",
     "evaluation_",
     "labels_",
+    "limits_",
     "scaling_",
     "verified_",
     *OF_TABLES,
@@ -42,6 +53,8 @@ OF_CLASSIFIERS = (
 
 class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
     """A classifier whose parameters are one vector."""
+
+    warm_start: bool  # a parameter of all of them
 
     @property
     def classes_(self) -> Array:
@@ -61,6 +74,35 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     @abstractmethod
     def _name_inputs(self) -> dict[str, int]:
         """The inputs of the network by name, and how many features each has."""
+
+    def _find_earlier(self, features: int, names: Sequence[str] | None) -> EarlierModel | None:
+        """The model to go on from, if that was asked for and there is one; other columns are refused."""
+        if not self.warm_start or "coef_" not in vars(self):
+            return None
+        known = get_feature_names(self)
+        renamed = names is not None and known is not None and tuple(known) != tuple(names)
+        if features != self.n_features_in_ or renamed:
+            raise InputError(
+                f"The model was fitted on {self.n_features_in_} columns, and goes on only with the same ones in the "
+                f"same order, but these tables have {features}"
+                + ("" if names is None else f" ({', '.join(map(str, names))[:200]})")
+                + ". Set warm_start=False to learn anew."
+            )
+        return EarlierModel(self.coef_, self.scaling_)
+
+    def _encode(self, y: Mapping[str, Array]) -> tuple[list[Any], dict[str, Array]]:
+        """The classes and the number of each row's class; a model that goes on keeps its classes."""
+        if not self.warm_start or "coef_" not in vars(self):
+            return encode_labels(y)
+        found, codes = encode_labels(y, least=1)
+        new = [label for label in found if label not in self.labels_]
+        if new:
+            raise InputError(
+                f"The model knows the classes {', '.join(map(repr, self.labels_[:10]))}, and cannot learn {new[0]!r} "
+                "as another one. Set warm_start=False to learn anew from all rows."
+            )
+        numbers = np.array([self.labels_.index(label) for label in found])
+        return list(self.labels_), {name: numbers[code] for name, code in codes.items()}
 
     def _count_classes(self, algorithm: CountClasses, tables: Mapping[str, RemoteTable], options: FitOptions) -> Array:
         """How many rows each class has at all sites of a federation together: one sum, before the fit itself."""
@@ -109,6 +151,7 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         """Keep the verified left-hand sides of the limits; whether all limits hold."""
         state, limits = result.state, chosen.limits
         self.verified_: dict[str, float] = {}
+        self.limits_: list[LimitOutcome] = []
         if not limits:
             return True
         if not len(state.best):
@@ -118,8 +161,9 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
                     "2 rounds or more."
                 )
             return bool(state.failed)
-        bounds = np.array([limit.bound for limit, _ in limits])
-        names = [name for _, name in limits]
+        bounds = np.array([limit.limit.bound for limit in limits])
+        names = [limit.name for limit in limits]
+        self.limits_ = judge_limits(limits, state.verified[1:], state.held_out)
         self.verified_ = {name: float(v) for name, v in zip(names, state.verified[1:] + bounds, strict=True)}
         broken = [name for name, value in zip(names, state.verified[1:], strict=True) if value > 0]
         if broken:
@@ -127,6 +171,13 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             warn_of_fit(
                 f"Some limits do not hold after {result.rounds} rounds ({reached}). The model of least violation is "
                 "kept; raise the bound, rounds, batch_size or hidden."
+            )
+        missed = [outcome for outcome in self.limits_ if outcome.met and outcome.held_out_met is False]
+        if missed:
+            seen = "; ".join(f"{outcome.name}: {outcome.held_out:.4g}" for outcome in missed)
+            warn_of_fit(
+                f"Some limits hold over the training rows, but not over those that were held out ({seen}). Few rows "
+                "scatter, and a model may fit its training rows better than others; set a stricter bound to be safe."
             )
         return not broken
 

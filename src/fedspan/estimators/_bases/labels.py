@@ -63,6 +63,20 @@ def encode_labels(y: Mapping[str, Array], least: int = 2) -> tuple[list[Any], di
     return classes.tolist(), {name: np.searchsorted(classes, labels) for name, labels in y.items()}
 
 
+def check_targets(name: str, y: Array) -> Array:
+    """Targets as numbers; what is none is refused with its row."""
+    try:
+        numbers = np.asarray(y, dtype=np.float64)
+    except (ValueError, TypeError):
+        raise InputError(
+            f"Client {name!r}: targets must be numbers, but some are text. To learn classes, use FederatedClassifier."
+        ) from None
+    if not np.isfinite(numbers).all():
+        row = int(np.argmin(np.isfinite(numbers)))
+        raise InputError(f"Client {name!r}: every row must have a finite target, but row {row} has {numbers[row]}.")
+    return numbers
+
+
 def weigh_rows(
     class_weight: ClassWeight, labels: list[Any], codes: Mapping[str, Array], counts: Array | None = None
 ) -> dict[str, Array]:

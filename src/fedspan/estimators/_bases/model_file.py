@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TypedDict
 
 from fedspan._types import Array
+from fedspan.algorithms.learning.constraints.limits import LimitOutcome
 from fedspan.algorithms.learning.held_out import Evaluation
 from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.core.checkpoint import build, load_tree
@@ -53,6 +54,7 @@ class LearnedValues(TypedDict, total=False):
     kept_total_: float
     kept_values_: Array | None
     kept_vectors_: Array | None
+    limits_: list[LimitOutcome]
     labels_: list[str | int | float | bool]
     ledger_: list[str]  # only if the file was saved with its run
     mean_: Array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,13 +35,12 @@ from fedspan.data.clients import Schema
 from fedspan.errors import InputError
 from fedspan.estimators._options.common_parameters import ROUNDS
 from fedspan.estimators._options.private_solvers import check_delta, check_delta_before
+from fedspan.estimators.limit_requests import GroupLimit, LimitWords, NamedLimit
 from fedspan.estimators.parameters import about
 from fedspan.numerics.swish import Swish
 from fedspan.privacy.noised_count import NoisedCount
 from fedspan.privacy.plan import Plan, plan_for
 from fedspan.privacy.request import RowDP
-
-GroupLimit = tuple[Mapping[Any, float], float]  # the coefficient of each group's mean loss, and the bound of their sum
 
 ROW_METHODS: dict[str, Server[Any]] = {
     "auto": LocalSsca(),
@@ -106,6 +105,18 @@ class LossParameters:
         default=None,
         metadata=about("Minimise ‖ω‖² subject to a mean training loss of at most this (ssca).", above=0, example=0.3),
     )
+    limits: Sequence[GroupLimit | LimitWords] | None = field(
+        default=None,
+        metadata=about(
+            "Limits on the mean losses of all rows, of groups or of classes, and on gaps between groups.",
+            example=[{"on": "cost", "at_most": 0.3}],
+        ),
+    )
+
+    warm_start: bool = field(
+        default=False,
+        metadata=about("Whether `fit` goes on from the model of the last `fit`, with its scaling and its classes."),
+    )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -120,9 +131,6 @@ class RowClassifierParameters(LossParameters):
     )
     strict: bool = field(
         default=False, metadata=about("Whether only a method with a proof of convergence will do (auto takes ssca).")
-    )
-    limits: Sequence[GroupLimit] | None = field(
-        default=None, metadata=about("Limits on the mean losses of groups of rows.", in_job=False)
     )
     class_weight: str | Mapping[Any, float] | None = field(default=None, metadata=_ABOUT_CLASS_WEIGHT)
     model: object = field(default=None, metadata=about("A torch model in place of the built-in network.", in_job=False))
@@ -152,13 +160,6 @@ class ViewClassifierParameters(LossParameters):
             choices=("sum", "each"),
         ),
     )
-
-
-class NamedLimit(NamedTuple):
-    """A limit, and what people call it."""
-
-    limit: Limit
-    name: str
 
 
 @dataclass(frozen=True)
@@ -224,20 +225,6 @@ class PrivateMethod:
     by_class: Array | None
 
 
-def name_limits(limits: Sequence[GroupLimit] | None, groups: Sequence[object]) -> list[NamedLimit]:
-    """The limits on the losses of groups, each with a name."""
-    found = []
-    for coefficients, bound in limits or ():
-        unknown = [group for group in coefficients if group not in groups]
-        if unknown:
-            known = ", ".join(map(repr, groups)) or "none; give groups to fit"
-            raise InputError(f"limits must be on known groups, but {unknown[0]!r} is not. Known: {known}.")
-        row = tuple(float(coefficients.get(group, 0.0)) for group in groups)
-        terms = " + ".join(f"{value:g}·loss({group})" for group, value in coefficients.items())
-        found.append(NamedLimit(Limit(float(bound), row), f"{terms} ≤ {bound:g}"))
-    return found
-
-
 def choose_method(
     asked: LossParameters,
     known: Mapping[str, Server[Any]],
@@ -268,7 +255,10 @@ def choose_method(
             "hidden to 1 or more."
         )
     limits = list(limits)
-    if isinstance(network, TorchModel) and limits:
+    if (limits or asked.cost_limit is not None) and isinstance(method, VerticalSsca) and isinstance(asked.method, str):
+        usual = Ssca()  # the paper's steps for features are for batches that do not grow
+        method = replace(method, rho=usual.rho, gamma=usual.gamma, tau=usual.tau)
+    if isinstance(network, TorchModel) and any(not limit.on_cost for limit in limits):
         raise InputError("limits on groups are for the built-in network; write them into the torch model's Problem.")
     options: dict[str, object] = {
         "model": network,
@@ -288,7 +278,8 @@ def choose_method(
     else:
         options["l2"] = _USUAL_L2 if asked.l2 is None else float(asked.l2)
     if asked.cost_limit is not None:
-        limits.append(NamedLimit(Limit(float(asked.cost_limit)), f"cost ≤ {asked.cost_limit:g}"))
+        limits.append(NamedLimit(Limit(float(asked.cost_limit)), f"cost ≤ {asked.cost_limit:g}", on_cost=True))
+    if any(limit.on_cost for limit in limits):
         options["objective"] = "norm"
     if isinstance(network, TorchModel) and (network.problem.constraints or network.problem.objective is None):
         if limits:
@@ -300,7 +291,9 @@ def choose_method(
         options |= stated
         limits = [NamedLimit(limit, f"constraint {m + 1} ≤ 0") for m, limit in enumerate(stated["limits"])]
     if limits:
-        options["limits"] = tuple(limit for limit, _ in limits)
+        options["limits"] = tuple(limit.limit for limit in limits)
+        if isinstance(method, Ssca) and not method.paper and isinstance(network, Swish):
+            options["validation"] = float(asked.validation)
     options |= extras or {}
     _check_options(name, method, options)
     return ChosenMethod(replace(method, **options), tuple(limits), why)  # type: ignore[type-var]

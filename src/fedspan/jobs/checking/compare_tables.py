@@ -103,7 +103,7 @@ class TableComparison:
                     fix=_write_own(name, "names", names),
                 )
         sets = [set(table.columns) for table in named.values()]
-        asked = set(self.how.columns or ()) | {column for column in (self.how.id, self.how.label) if column}
+        asked = set(self.how.columns or ()) | {column for column in self._beside if column}
         everywhere = set.intersection(*sets)
         self._common = [column for column in first.columns if column in everywhere]
         for name, table in named.items():
@@ -127,15 +127,18 @@ class TableComparison:
     @property
     def _features(self) -> list[str]:
         wanted = self._common if self.how.columns is None else [c for c in self.how.columns if c in self._common]
-        return [c for c in wanted if c not in (self._id, self.how.id, self.how.label)]
+        return [c for c in wanted if c not in (self._id, *self._beside)]
+
+    @property
+    def _beside(self) -> tuple[str | None, ...]:
+        """Columns that are no features."""
+        how = self.how
+        named = {*(how.columns or ()), *how.categories}
+        return how.id, how.label, how.weight, None if how.group in named else how.group
 
     def _judge_column(self, column: str, found: Mapping[str, ColumnProfile]) -> None:
         """One column at all clients that have it."""
-        if (
-            not self.views
-            and self.how.columns is not None
-            and column not in (*self.how.columns, self.how.id, self.how.label)
-        ):
+        if not self.views and self.how.columns is not None and column not in (*self.how.columns, *self._beside):
             return
         gaps = {name: profile.gap_words for name, profile in found.items()}
         for name, words in gaps.items():
@@ -149,7 +152,7 @@ class TableComparison:
                     column,
                     f"na_values = {to_toml(words)}",
                 )
-        if column in (self.how.id, self.how.label):
+        if column in self._beside:
             self._judge_spelling(column, found)
             return
         if column in self.how.categories:

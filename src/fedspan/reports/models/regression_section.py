@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Protocol
 
+from fedspan._types import Array
 from fedspan.core.ledger import Ledger
 from fedspan.reports._section import Metrics, RowsModel, Section, ShownRows, list_sizes
 from fedspan.reports.format import escape, format_count, format_number
@@ -80,12 +82,67 @@ def render_coefficients(table: ShownCoefficients, says: str) -> str:
     return f"<h2>Coefficients</h2><p>{escape(says)}</p>" + render_table(table.header, cells, numbers=numbers)
 
 
+class ViewRegression(RowsModel, Protocol):
+    """What the report reads of a fitted `VerticalFederatedRegressor`."""
+
+    loss: str
+    l2: float
+    coef_: Array
+    intercept_: float
+    residual_scale_: float
+    views_: Mapping[str, int]
+    tol: float
+
+
+def _summarize_view_regression(model: ViewRegression, duration: str) -> str:
+    penalty = f" with an L2 penalty of {model.l2:g}" if model.l2 else ""
+    return (
+        f"A linear model by {_LOSS_WORDS[model.loss]}{penalty}, found {duration} from {model.n_samples_:,} rows whose "
+        f"{model.n_features_in_:,} features are spread over {format_count(model.n_clients_, 'client')}. It is the "
+        "model of all columns together, to rounding."
+    )
+
+
+def _list_view_figures(model: ViewRegression, last: Metrics) -> dict[str, str]:
+    return {"cost": format_number(last.get("cost", math.nan), 4), "intercept": format_number(model.intercept_, 4)}
+
+
+def _render_views(model: ViewRegression, ledger: Ledger, rows: ShownRows) -> str:
+    names = [(client, j) for client, width in model.views_.items() for j in range(width)]
+    shown = zip(names, model.coef_, strict=True)
+    cells = [[client, f"{j}", f"{value:.6g}"] for (client, j), value in shown][:_MOST_COEFFICIENTS]
+    says = "Standard errors need moments between the clients' columns, which are not exchanged."
+    return f"<h2>Coefficients</h2><p>{says}</p>" + render_table(
+        ["client", "column", "coefficient"], cells, numbers={1, 2}
+    )
+
+
 def _describe_regression_outcome(model: RegressionModel, last: Metrics) -> str:
     return "converged" if model.converged_ else "no finite optimum was reached"
 
 
 def _get_regression_tol(model: RegressionModel) -> float:
     return 0.0
+
+
+def _describe_view_outcome(model: ViewRegression, last: Metrics) -> str:
+    return "converged" if model.converged_ else "the optimum was not reached"
+
+
+def _get_view_tol(model: ViewRegression) -> float:
+    return 0.0
+
+
+VIEW_REGRESSION: Section[ViewRegression] = Section(
+    "Vertical federated regression",
+    _summarize_view_regression,
+    list_sizes,
+    _list_view_figures,
+    _render_views,
+    _describe_view_outcome,
+    _get_view_tol,
+    (("cost", "Cost (mean loss of all rows)"),),
+)
 
 
 REGRESSION: Section[RegressionModel] = Section(

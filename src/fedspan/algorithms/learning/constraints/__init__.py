@@ -1,0 +1,1 @@
+"""Limits on losses, and how a run keeps them."""
