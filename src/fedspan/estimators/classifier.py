@@ -340,8 +340,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         """
         if self._is_linear() and "coef_" in vars(self):
             raise InputError(
-                "A linear model (hidden=0) keeps nothing of earlier rows, so it cannot go on from them. Call fit with all "
-                "rows, or set hidden to 1 or more."
+                "A linear model (hidden=0) keeps nothing of earlier rows, so it cannot go on from them. Call fit with "
+                "all rows, or set hidden to 1 or more."
             )
         before, self.warm_start = self.warm_start, True
         try:
