@@ -139,3 +139,35 @@ def test_what_auto_stands_for_and_why_is_in_the_ledger(options: dict[str, Any], 
     model = FederatedClassifier(**{"rounds": 4, "hidden": 3, "random_state": 0} | options).fit(*dealt(X, y, 2))
     started = model.ledger_.started
     assert (started.algorithm, why in started.why) == (family, True)
+
+
+def test_weighted_rows_give_the_weighted_optimum() -> None:
+    """Scikit-learn's, on columns that are scaled by their weighted moments; only relative weights count."""
+    X, y = load_breast_cancer(return_X_y=True)
+    weight = np.random.default_rng(0).integers(0, 4, len(y)).astype(float)
+    parts = [slice(0, 200), slice(200, None)]
+    Xs, ys = [X[part] for part in parts], [y[part] for part in parts]
+    scaler = StandardScaler().fit(X, sample_weight=weight)
+    pooled = LogisticRegression(C=1.0, tol=1e-12, max_iter=10_000)
+    pooled.fit(scaler.transform(X), y, sample_weight=weight / weight.mean())
+    for factor in (1.0, 100.0):
+        model = FederatedClassifier(hidden=0, random_state=0)
+        model.fit(Xs, ys, sample_weight=[factor * weight[part] for part in parts])
+        np.testing.assert_allclose(model.predict_proba(X), pooled.predict_proba(scaler.transform(X)), atol=1e-5)
+
+
+def test_a_linear_model_does_not_pretend_to_go_on() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    model = FederatedClassifier(hidden=0, random_state=0).partial_fit([X[:300]], [y[:300]])
+    with pytest.raises(InputError, match="keeps nothing of earlier rows"):
+        model.partial_fit([X[300:]], [y[300:]])
+
+
+def test_a_model_with_a_linear_one_beside_it_goes_on() -> None:
+    """Of hidden="auto" the network goes on, and the linear model is found anew; their classes are kept."""
+    X, y = load_breast_cancer(return_X_y=True)
+    model = FederatedClassifier(random_state=0, rounds=30).fit([X[:200], X[200:400]], [y[:200], y[200:400]])
+    size = model.coef_.size
+    model.partial_fit([X[400:]], [y[400:]])
+    assert model.coef_.size <= size
+    assert model.score(X, y) > 0.9
