@@ -12,7 +12,7 @@ from sklearn import datasets
 from fedspan import FederatedPCA, run
 from fedspan.algorithms import Krylov, Prior
 from fedspan.algorithms._operator import approximate_eigenpairs
-from fedspan.algorithms.spectral import _wide
+from fedspan.algorithms.spectral import wide_blocks
 from fedspan.channel import Channel, pack
 from fedspan.core.ledger import Exchange
 from fedspan.core.protocol import Array
@@ -146,7 +146,7 @@ def test_the_opening_is_what_its_notation_says() -> None:
     run(Krylov(k=3, center=False, width=12), Watch(data), rounds=1, seed=0)
     arrays = seen["arrays"]
     seed, (d, width, count) = int(arrays["seed"]), arrays["shape"].tolist()
-    assert (d, width, count) == (30, 12 - _wide.random_width(3), 6)
+    assert (d, width, count) == (30, 12 - wide_blocks.random_width(3), 6)
     S = turn_back(seen["S"] * float(arrays["step"]), seed)
     expected = np.zeros((d, width))
     for X in data:
@@ -163,8 +163,8 @@ def test_what_is_asked_and_how_wide() -> None:
     tasks = [event.task for event in result.ledger.events if isinstance(event, Exchange)]
     assert tasks[:3] == ["settle", "blend", "multiply"]
     assert set(tasks[2:]) == {"multiply"}
-    assert [_wide.first_width(w, 60, 4) for w in ("auto", 9, 100)] == [24, 9, 60]
-    assert _wide.first_width("auto", 47, 4) == 16
+    assert [wide_blocks.first_width(w, 60, 4) for w in ("auto", 9, 100)] == [24, 9, 60]
+    assert wide_blocks.first_width("auto", 47, 4) == 16
     warm = Krylov(k=4, center=False, width="auto", prior=Prior(np.eye(60)[:, :4], np.ones(4)))
     asked = run(warm, InProcess(data), rounds=2, seed=0).ledger.events
     assert "blend" not in [event.task for event in asked if isinstance(event, Exchange)]

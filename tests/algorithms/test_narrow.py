@@ -10,7 +10,7 @@ import pytest
 
 from fedspan.algorithms import Krylov
 from fedspan.algorithms.gcca.maxvar_krylov import MaxVarKrylov
-from fedspan.algorithms.spectral import _narrow
+from fedspan.algorithms.spectral import narrow_sums
 from fedspan.channel import Channel, pack
 from fedspan.core.ledger import Exchange
 from fedspan.core.protocol import Array, Ask, Narrow, Replies, Sum
@@ -109,12 +109,12 @@ def test_if_too_few_bits_were_expected_columns_are_asked_for_again(
 ) -> None:
     clients = rotated(6, 4, 60)
     want = solve(clients)
-    guess = _narrow._to_narrow
+    guess = narrow_sums._to_narrow
 
     def too_narrow(center: Array, rows: Array, columns: Array) -> Narrow:
         return guess(center, rows, columns / 2**bits)
 
-    monkeypatch.setattr(_narrow, "_to_narrow", too_narrow)
+    monkeypatch.setattr(narrow_sums, "_to_narrow", too_narrow)
     got = solve(clients)
     assert count_again(got) >= want.rounds / 2
     assert got.state.Z.tobytes() == want.state.Z.tobytes()
@@ -157,7 +157,7 @@ def test_plain_sums_take_no_notice() -> None:
     Y = np.arange(6).reshape(3, 2)
     ask = Ask("multiply_on_grid", {"Z": Y}, Sum("Y"))
     asked = []
-    generator = _narrow.ask_near(ask, "Y", Narrow(Y, np.zeros(3, np.int8), np.zeros(2, np.int8)))
+    generator = narrow_sums.ask_near(ask, "Y", Narrow(Y, np.zeros(3, np.int8), np.zeros(2, np.int8)))
     asked.append(next(generator))
     with pytest.raises(StopIteration) as stop:
         generator.send(Replies(("a",), total={"Y": Y + 100}))
@@ -173,7 +173,7 @@ def test_the_known_part_of_a_product_is_predicted() -> None:
     M, Q = A.T @ A, np.linalg.qr(rng.normal(size=(20, 20)))[0]
     V = np.linalg.qr(rng.normal(size=(20, 3)))[0]
     step = 1e-4
-    expected = _narrow.predict_sum(Q.T, (M @ Q).T, V, step, float(np.trace(M)), 4)
+    expected = narrow_sums.predict_sum(Q.T, (M @ Q).T, V, step, float(np.trace(M)), 4)
     assert np.abs(expected.center - M @ V / step).max() < 1
     assert expected.center.dtype == np.int64
     assert find_widths(expected.rows, expected.columns).shape == (20, 3)

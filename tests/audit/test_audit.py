@@ -81,7 +81,7 @@ def test_gram_is_the_matrix_itself(world: Path, fedspan: Fedspan) -> None:
 
 
 def test_faps_is_not_solved_but_what_it_shows_is_said(world: Path, fedspan: Fedspan) -> None:
-    kept(fedspan, "job.solver=faps", "job.tol=1e-10", "job.max_rounds=80")
+    kept(fedspan, "job.solver=faps", "job.check=false", "job.tol=1e-10", "job.max_rounds=80")
     result = fedspan("audit", "out")
     assert result.exit_code == 0, result.output
     assert "What the mask of FAPS does not hide, after the last round:" in result.stdout
@@ -93,6 +93,25 @@ def test_faps_is_not_solved_but_what_it_shows_is_said(world: Path, fedspan: Feds
         assert e.faps[-1].off_diagonal < 0.01
         known = M - truth_block(M, e.splits[-1][0])  # all but P⊥MP⊥
         assert e.faps[-1].error <= np.linalg.norm(M - known) / np.linalg.norm(M) + 0.01
+
+
+def test_the_check_of_faps_shows_true_products(world: Path, fedspan: Fedspan) -> None:
+    """Of five columns, two blocks of two leave one entry of M open, which is its trace."""
+    kept(fedspan, "job.solver=faps", "job.tol=1e-2")
+    result = fedspan("audit", "out")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^  confirm +2 ", result.stdout, re.M)
+    for e in find("out").evidence:
+        assert e.exact is not None
+        shares = [p.share for p in e.course]
+        assert np.isnan(shares[0])
+        assert shares[-1] == pytest.approx(1 - 2 / 30)
+        assert e.course[-1].misfit < 1e-12
+        assert e.course[-1].error < 1e-9
+        assert e.faps[-1].off_diagonal < 1e-12
+        assert e.faps[-1].beta == pytest.approx(e.faps[-2].beta, rel=0.05)
+        assert e.least <= e.course[-1].error
+        assert "is known to the server from round" in e.verdict()
 
 
 def truth_block(M: np.ndarray, Z: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from fedspan import FederatedPCA, FederatedSVD, InputError, PaperDP, RowDP
 from fedspan.numerics.operators import Rows
+from fedspan.numerics.orthonormal import largest_angle
 from fedspan.numerics.pca_model.sign_flips import FlippedRows
 
 
@@ -141,3 +142,17 @@ def test_many_clients_of_few_rows_do_not_lower_the_noise() -> None:
     assert FederatedPCA("auto", solver="gram", random_state=0).fit(np.split(X, 150)).n_components_ == 2
     with_single = [X[:1], X[1:2], X[2:]]
     assert FederatedPCA("auto", solver="gram", random_state=0).fit(with_single).n_components_ == 2
+
+
+@pytest.mark.parametrize("scale", [1e150, 1e-150])
+def test_the_unit_of_the_rows_does_not_matter(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rows, "digest", lambda _: b"the signs follow from it")
+    unit, clients = 2.0 ** np.round(np.log2(scale)), plant(3, 4)
+    plain, scaled = (FederatedPCA("auto", random_state=0).fit([A * by for A in clients]) for by in (1.0, unit))
+    assert scaled.n_components_ == plain.n_components_ == 4
+    for name in ("noise_variances_", "scree_", "explained_variance_", "noise_variance_"):
+        np.testing.assert_allclose(getattr(scaled, name) / unit**2, getattr(plain, name), rtol=1e-9)
+    assert largest_angle(scaled.components_.T, plain.components_.T) < 1e-9
+    pytest.importorskip("matplotlib").use("Agg")
+    for model in (plain, scaled):
+        model.plot_scree().figure_.canvas.draw()

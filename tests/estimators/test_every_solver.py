@@ -4,6 +4,7 @@ and whether what it says of its end is true."""
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,16 @@ SOLVERS: dict[str, dict[str, Any]] = {
 }
 INEXACT = {name: {"solver": name} for name in ("uda", "wda", "drsvd")}
 TOL = 1e-7
+ALWAYS = ("gram", "krylov", "krylov, narrow, auto bits", "davidson", "ssi", "ssi, 8 bits", "localpower", "fedpower")
+
+
+def thin(names: Iterable[str], others: Iterable[Any]) -> list[Any]:
+    """All pairs; of settings that are not in ALWAYS two of three are long, so that each row and column has some."""
+    return [
+        pytest.param(name, other, marks=[] if name in ALWAYS or (i + j) % 3 == 0 else [pytest.mark.long])
+        for i, name in enumerate(names)
+        for j, other in enumerate(others)
+    ]
 
 
 def center(rows: Any) -> Array:
@@ -78,8 +89,7 @@ def fit(rows: Any, k: int, clients: int, options: dict[str, Any], **more: Any) -
     return FederatedPCA(k, **{"tol": TOL, "max_rounds": 1000, "random_state": 0, **options, **more}).fit(parts)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize(("name", "case"), thin(SOLVERS, CASES))
 def test_components_are_those_of_a_dense_decomposition(name: str, case: str) -> None:
     rows, k, rank = CASES[case]
     with warnings.catch_warnings(record=True) as caught:
@@ -112,8 +122,7 @@ def test_the_same_with_one_row_at_each_client(name: str, case: str) -> None:
     assert largest_angle(model.components_.T.astype(np.float64), V) < 1e-5
 
 
-@pytest.mark.parametrize("scale", [1e150, 1e-150])
-@pytest.mark.parametrize("name", [*SOLVERS, *INEXACT])
+@pytest.mark.parametrize(("name", "scale"), thin([*SOLVERS, *INEXACT], [1e150, 1e-150, 1e120]))
 def test_a_power_of_two_changes_nothing_but_the_scale(name: str, scale: float) -> None:
     """All clients divide by one public power of two, so the run is the same to the bit."""
     unit = 2.0 ** np.round(np.log2(scale))
@@ -125,8 +134,8 @@ def test_a_power_of_two_changes_nothing_but_the_scale(name: str, scale: float) -
     assert largest_angle(scaled.components_.T, plain.components_.T) < 1e-9
     np.testing.assert_allclose(scaled.explained_variance_, plain.explained_variance_ * unit**2, rtol=1e-9)
     np.testing.assert_allclose(scaled.noise_variance_, plain.noise_variance_ * unit**2, rtol=1e-6)
-    ends = [model.history_[-1].get("kkt", np.inf) for model in (scaled, plain)]
-    assert ends[0] == pytest.approx(ends[1], rel=1e-3, abs=1e-14)
+    ends = [model.history_[-1]["kkt"] for model in (scaled, plain)]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-3, abs=1e-14, nan_ok=True)  # FAPS knows none before its check
     assert scaled.converged_ == plain.converged_
 
 
@@ -163,7 +172,7 @@ def test_a_lossy_run_that_is_not_checked_lies() -> None:
 def test_the_check_of_faps_turns_tol_into_a_violation() -> None:
     loose, checked = (fit(X, 3, 3, {"solver": "faps", "check": check}, tol=1e-6) for check in (False, True))
     assert loose.converged_
-    assert "kkt" not in loose.history_[-1]
+    assert np.isnan(loose.history_[-1]["kkt"])
     assert violation(center(X), loose.components_.T) > 1e-6  # (27) only says that it moves slowly
     assert checked.converged_
     assert checked.history_[-1]["kkt"] == pytest.approx(violation(center(X), checked.components_.T), rel=1e-6)

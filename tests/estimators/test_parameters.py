@@ -21,10 +21,9 @@ from fedspan.jobs.tasks import TASKS
 SHARED = "privacy=None, secure=False, engine=None, callback=None, verbose=False, checkpoint=None, random_state=None"
 SIGNATURES = {
     "FederatedPCA": "n_components=2, *, solver='auto', center=True, scale=False, whiten=False, tol=1e-06, "
-    "max_rounds=200, local_steps=None, bits=None, width='auto', angle_tol=None, "
-    "participation=None",
+    "max_rounds=200, local_steps=None, bits=None, width='auto', angle_tol=None, check=True, participation=None",
     "FederatedSVD": "n_components=2, *, solver='auto', scale=False, tol=1e-06, max_rounds=200, local_steps=None, "
-    "bits=None, width='auto', angle_tol=None, participation=None",
+    "bits=None, width='auto', angle_tol=None, check=True, participation=None",
     "FederatedGCCA": "n_components=2, *, solver='auto', local_solver='exact', local_steps=10, batch_size=None, "
     "bits=None, first_bits=8, start=None, ridge=0.0, folds=None, center=True, scale=False, tol=1e-06, "
     "max_rounds=200, patience=None",
@@ -33,8 +32,8 @@ SIGNATURES = {
     "PersonalizedPCA": "n_components=2, *, method='auto', shrinkage='auto', center=True, scale=False, tol=1e-08, "
     "max_rounds=500, local_steps=None, step=None, clip=None, collect=True, participation=None",
     "FederatedClassifier": "*, method='auto', hidden='auto', batch_size=100, rounds=1000, standardize=True, "
-    "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, strict=False, "
-    "limits=None, warm_start=False, class_weight=None, model=None, local_steps=None, participation=None",
+    "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, limits=None, "
+    "warm_start=False, strict=False, class_weight=None, model=None, local_steps=None, participation=None",
     "VerticalFederatedClassifier": "*, method='auto', hidden='auto', batch_size=100, rounds=1000, standardize=True, "
     "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, limits=None, "
     "warm_start=False, class_weight=None, exchange='sum'",

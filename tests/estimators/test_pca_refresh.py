@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 
 from fedspan import FederatedPCA, FederatedSVD, InputError, Job, RowDP
 
@@ -146,3 +147,19 @@ def test_a_job_compares_its_sites(tmp_path: Path) -> None:
     assert "rows looked at" in (tmp_path / "open" / "report.html").read_text()
     Job.load(tmp_path / "job.toml", ["secure.enabled=true"]).run(tmp_path / "closed")
     assert "rows looked at" not in (tmp_path / "closed" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("scale", [1e150, 1e-150])
+@pytest.mark.parametrize("n_components", [2, 0.9, "mle", None])
+def test_rows_may_be_huge_or_tiny(n_components: Any, scale: float) -> None:
+    unit, rng = 2.0 ** np.round(np.log2(scale)), np.random.default_rng(4)
+    rows = rng.normal(size=(150, 6)) * [6, 4, 3, 1, 1, 1] + 2
+    model = FederatedPCA(n_components, random_state=0)
+    for part in (rows[:90], rows[90:]):
+        model.partial_fit([part[:40] * unit, part[40:] * unit])
+    pooled = PCA(n_components, svd_solver="full").fit(rows)
+    assert model.n_components_ == pooled.n_components_
+    np.testing.assert_allclose(model.explained_variance_ / unit**2, pooled.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(model.noise_variance_ / unit**2, pooled.noise_variance_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(model.mean_ / unit, pooled.mean_, rtol=1e-12)
+    np.testing.assert_allclose(np.abs(np.sum(model.components_ * pooled.components_, axis=1)), 1, rtol=1e-9)

@@ -62,7 +62,8 @@ def test_the_answer_is_that_of_the_pooled_weighted_rows(solver: str, kind: str) 
         "opened later": lambda A: lambda: A,
     }
     clients = {name: make[kind](A) for name, A in CLIENTS.items()}
-    model = FederatedPCA(2, solver=solver, tol=1e-9, max_rounds=500, random_state=0).fit(clients, sample_weight=WEIGHTS)
+    tol = 1e-7 if kind == "float32" else 1e-9
+    model = FederatedPCA(2, solver=solver, tol=tol, max_rounds=500, random_state=0).fit(clients, sample_weight=WEIGHTS)
     check(model, pool(X, V, 2), 3e-5 if kind == "float32" else 1e-6)
     assert model.n_samples_ == pytest.approx(V.sum())
 

@@ -30,6 +30,8 @@ def test_minkas_choice_with_variances_of_zero_and_with_one_feature() -> None:
     assert infer_dimension(np.array([1, 1e-30, 1e-30, 1e-30]), 10) == 1
     assert infer_dimension(np.array([5.0, 4.0, 0.0, 0.0]), 50) == 2
     assert infer_dimension(np.array([3.0]), 50) == 1
+    spectrum = np.array([9.0, 7.0, 5.0, 1.1, 1.0, 0.9])
+    assert [infer_dimension(spectrum * unit, 200) for unit in (1.0, 1e-300, 1e-20, 1e300)] == [3, 3, 3, 3]
 
 
 def test_a_share_takes_components_until_it_is_passed() -> None:

@@ -45,9 +45,9 @@ _ABOUT_ERRORS = (
 _ABOUT_FAPS = (
     "FAPS masks its products, so they are not linear equations in M. But what it sends approaches P⊥MZ outside the "
     "common basis Z; its penalty β, once it can be read, reveals the size of the largest eigenvalue of M (0.15 of it "
-    "in the first ten rounds, then at least 0.1); and at the end it sends ZᵀMZ. <em>From all rounds</em> is least "
-    "squares on what all rounds say about P⊥MZ, each weighted by how close the client was to Z. This is obscurity, not "
-    "a guarantee."
+    "in the first ten rounds, then at least 0.1); and at the end it sends ZᵀMZ, or with check=True MZ itself, again if "
+    "the first did not end the run. <em>From all rounds</em> is least squares on what all rounds say about "
+    "P⊥MZ, each weighted by how close the client was to Z. This is obscurity, not a guarantee."
 )
 _ABOUT_ROW = (
     "The strongest attacker knows all rows of the client except one, and wants to know whether that row was in the "

@@ -117,7 +117,8 @@ class Evidence:
                 f"Client {self.client!r} is too large for the attack on all rounds of FAPS, which was left out."
             )
             return
-        self.fitted = min(error(M, self.truth) for M in chain([self.blocks], faps_fit(self.splits, self.blocks)))
+        start = self.exact.solve(prior=self.blocks) if self.exact else self.blocks
+        self.fitted = min(error(M, self.truth) for M in chain([start], faps_fit(self.splits, start)))
 
     @property
     def least(self) -> float:
@@ -238,6 +239,17 @@ def _hear_variances(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -
         _add_faps_point(e, talk.round, question["Z"], Y @ (Z.T @ question["Z"]), answer["T"])
 
 
+def _hear_confirm(e: Evidence, talk: Talk, question: Arrays, answer: Arrays) -> None:
+    """M_iV as it is, which proves the end of a run; FAPS masks what it says of M_i in all other exchanges."""
+    V, MV = question["V"], answer["MV"].astype(np.float64)
+    e.add_pair(V, MV)
+    if e.splits:
+        Z, Y, _ = e.splits[-1]
+        e.faps = e.faps[:-1]
+        T = V.T @ MV
+        _add_faps_point(e, talk.round, V, MV + V @ (V.T @ Y @ (Z.T @ V) - T), T)  # β as the last split shows it
+
+
 def _add_faps_point(e: Evidence, round: int, Z: Array, Y: Array, T: Array) -> None:
     leak = faps_leak(Z, Y, T, e.trace)
     e.blocks = leak.M
@@ -251,6 +263,7 @@ def _add_faps_point(e: Evidence, round: int, Z: Array, Y: Array, T: Array) -> No
 _READERS: dict[str, Callable[[Evidence, Talk, Arrays, Arrays], None]] = {
     "settle": _hear_settle,
     "multiply": _hear_multiply,
+    "confirm": _hear_confirm,
     "multiply_on_grid": _hear_multiply_on_grid,
     "gram": _hear_gram,
     "show": _hear_show,

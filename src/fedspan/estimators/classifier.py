@@ -76,8 +76,6 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         early_stopping: Whether to stop when the held-out loss falls no more (auto): after six halvings of the step.
         calibrate: Whether to fit a temperature to the held-out rows (auto), so that probabilities mean what they say.
         cost_limit: Minimise ‖ω‖² subject to a mean training loss of at most this (ssca): U in (40) of the paper.
-        strict: Whether only a method with a proof of convergence will do (auto takes ssca). Its steps keep the paper's
-            conditions (4) and (6), as they do without strict unless an `Ssca(paper=True)` is given.
         limits: Limits on the mean losses of all rows, of groups or of classes, and on gaps between groups. Each is a
             mapping: {"on": "cost", "at_most": 0.13}, {"on": "group", "column": "sex", "gap": 0.02}
             or with "at_most" (of one "group"), {"on": "class", "class": "ill", "recall": 0.9} or with "at_most"; or any
@@ -87,6 +85,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             at on the rows that `validation` holds out.
         warm_start: Whether `fit` goes on from the model of the last `fit`, with its scaling and its classes. New rows
             and new clients are welcome, new columns and classes are not.
+        strict: Whether only a method with a proof of convergence will do (auto takes ssca). Its steps keep the paper's
+            conditions (4) and (6), as they do without strict unless an `Ssca(paper=True)` is given.
         class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
             mapping from class to weight. In a federation, "balanced" takes one more sum: the rows of each class. With
             privacy it weighs by noised counts, for 1 % of the budget, and row_norm bounds the weighted gradient.

@@ -33,11 +33,11 @@ class FederatedSVD(FederatedPCA):
         width: Columns of krylov's first block; "auto" is several times n_components, for few rounds: about half of
             those of None, the narrow form. Such a run opens with a sum of random mixes of the clients' leading
             eigenvectors. Without `secure` the server sees each client's mix, and so its leading subspace.
+        angle_tol: Stop when the components are this near to the exact ones, as an angle in radians (krylov): when
+            `angle_bound_` is at most that, whatever `tol` is. Not with bits="auto", width=None or a warm start.
         check: Whether a solver that stops by a measure of its own ends with a true residual: one more exchange. It is
             for faps, whose `tol` is then the KKT violation as well, and for solvers with `bits` as a number. The others
             see the true residual in every round.
-        angle_tol: Stop when the components are this near to the exact ones, as an angle in radians (krylov): when
-            `angle_bound_` is at most that, whatever `tol` is. Not with bits="auto", width=None or a warm start.
         participation: How many clients take part in each round (fedpower), as a `Participation`; None: all.
         privacy: The differential privacy to keep, or None to add no noise: `RowDP`, or `PaperDP`.
         secure: Whether the server may see only sums over the clients: True, or `Secure(threshold=…)`.

@@ -10,7 +10,8 @@ Q_i = β_iP_X - Λ_i, Y_i = Q_iZ. A round: each client moves X_i towards the lea
 
 What the server sees: the opening (_moments.py); in every round the sums of Y_i and of the scalars ‖A_iᵀZ‖², the
 objective; when it stops, once the sum of ZᵀM_iZ (k, k), which tells it the variances, or with `check` that of M_iZ (if
-accelerated, more true products: see `accelerate`). Without secure aggregation it sees every client's part.
+accelerated, more true products: see `accelerate`); if that does not end the run, it is asked for again, and of few
+columns two such products may determine M. Without secure aggregation it sees every client's part.
 What the mask hides, and what not: M_i cannot be solved for linearly, as it can from SSI's products. But P_Z⊥Y_i tends
 to P_Z⊥M_iZ as the run converges, and β_i, hence the size of ‖A_i‖, can be read off. The paper's "impossible" is not
 proved: it is obscurity, not a guarantee. The mask has no known sensitivity: FAPS cannot be combined with DP.

@@ -18,24 +18,23 @@ from fedspan.estimators.parameters import is_whole
 class ClientKFold:
     """Splits a list of clients into folds of about equally many rows, each client in one of them.
 
-        It is to a list of clients what scikit-learn's `GroupKFold` is to rows: give it as `cv` to `GridSearchCV`, and
-        `scoring=fedspan.score_clients` to judge a model by all rows of the clients that were left out.
+    It is to a list of clients what scikit-learn's `GroupKFold` is to rows: give it as `cv` to `GridSearchCV`, and
+    `scoring=fedspan.score_clients` to judge a model by all rows of the clients that were left out.
 
-        Parameters:
-            n_splits: The number of folds, at least 2 and at most the number of clients.
+    Parameters:
+        n_splits: The number of folds, at least 2 and at most the number of clients.
 
-        Examples:
-            >>> import numpy as np
-    import scipy.sparse as sp
-            >>> from sklearn.model_selection import GridSearchCV
-            >>> from fedspan import ClientKFold, FederatedPCA, score_clients
-            >>> rng = np.random.default_rng(0)
-            >>> clients = [rng.normal(size=(40, 5)) * [4, 3, 1, 1, 1] for _ in range(6)]
-            >>> search = GridSearchCV(
-            ...     FederatedPCA(random_state=0), {"n_components": [1, 2, 3]}, cv=ClientKFold(3), scoring=score_clients
-            ... )
-            >>> search.fit(clients).best_params_
-            {'n_components': 2}
+    Examples:
+        >>> import numpy as np
+        >>> from sklearn.model_selection import GridSearchCV
+        >>> from fedspan import ClientKFold, FederatedPCA, score_clients
+        >>> rng = np.random.default_rng(0)
+        >>> clients = [rng.normal(size=(40, 5)) * [4, 3, 1, 1, 1] for _ in range(6)]
+        >>> search = GridSearchCV(
+        ...     FederatedPCA(random_state=0), {"n_components": [1, 2, 3]}, cv=ClientKFold(3), scoring=score_clients
+        ... )
+        >>> search.fit(clients).best_params_
+        {'n_components': 2}
     """
 
     def __init__(self, n_splits: int = 5) -> None:

@@ -84,6 +84,7 @@ class VerticalPCA(ViewEstimator, ColumnsParameters):
         secure: Whether the server may see only sums over the clients: True, or `Secure(threshold=…)`.
         engine: Where the clients run; None runs all of them in this process.
         callback: A function that is called after each round; `info.estimate` is what the server has of the scores.
+        verbose: Whether to show the rounds as they come: a bar in terminals and notebooks, a line a second elsewhere.
         checkpoint: A folder in which the run is saved after every round. A `fit` that finds it continues from there.
         random_state: The seed of all random streams. None draws one, which is kept as `seed_`.
 
@@ -306,6 +307,7 @@ class VerticalSVD(VerticalPCA):
         secure: Whether the server may see only sums over the clients: True, or `Secure(threshold=…)`.
         engine: Where the clients run; None runs all of them in this process.
         callback: A function that is called after each round; `info.estimate` is what the server has of the scores.
+        verbose: Whether to show the rounds as they come: a bar in terminals and notebooks, a line a second elsewhere.
         checkpoint: A folder in which the run is saved after every round. A `fit` that finds it continues from there.
         random_state: The seed of all random streams. None draws one, which is kept as `seed_`.
 

@@ -83,6 +83,7 @@ class VerticalFederatedRegressor(RegressorMixin, FederatedEstimator, ViewRegress
         secure: Whether the server may see only sums over the clients: True, or `Secure(threshold=…)`.
         engine: Where the clients run; None runs all of them in this process.
         callback: A function that is called after each round; `info.estimate` is empty before the last one.
+        verbose: Whether to show the rounds as they come: a bar in terminals and notebooks, a line a second elsewhere.
         checkpoint: A folder in which the run is saved after every round. A `fit` that finds it continues from there.
         random_state: The seed of all random streams. Nothing is drawn here, so it does not change the answer.
 

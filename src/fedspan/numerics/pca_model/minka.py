@@ -14,12 +14,13 @@ from scipy.special import gammaln
 
 from fedspan._types import Array
 
-_TINY = 1e-15  # a variance that counts as 0, as in scikit-learn
+_TINY = 1e-15  # of the largest variance counts as 0: so, unlike in scikit-learn, the unit of the rows does not matter
 
 
 def infer_dimension(spectrum: Array, n: int) -> int:
     """The most probable number of components, from 1 to d - 1; 1 for a single feature."""
     d = len(spectrum)
+    spectrum = spectrum / (float(spectrum.max()) or 1.0)
     rank = min(int(np.sum(spectrum >= _TINY)), d - 1)  # where a variance is 0, the likelihood is, too
     if rank < 1:
         return 1
