@@ -60,6 +60,7 @@ OWN_TAGS = {
         "body",
         "h1",
         "h2",
+        "h3",
         "p",
         "strong",
         "em",

@@ -171,7 +171,7 @@ def test_a_resolved_job_says_all_and_is_read_back(jobs: Path, task: str) -> None
 
 def test_parameters_of_every_task_are_decided_on() -> None:
     """A parameter that an estimator gains must be decided on: in the job file, or for Python only."""
-    only = {"engine", "callback", "checkpoint", "privacy", "secure", "limits", "model"}
+    only = {"engine", "callback", "checkpoint", "privacy", "secure", "limits", "model", "verbose"}
     for task in TASKS:
         assert set(inspect.signature(estimator(task)).parameters) - set(parameters(task)) <= only, task
 
@@ -222,7 +222,8 @@ def test_a_run_without_its_model_goes_on_to_the_same(jobs: Path, fedspan: Fedspa
         ("classifier", ["data.label=z"], "client 'north': There is no column 'z'. The table has x0"),
         ("classifier", ["job.rounds=0"], "job.rounds must be an integer of at least 1, but is 0."),
         ("classifier", ["job.method=fedavg"], "method 'fedavg' cannot do cost_limit"),
-        ("classifier", ["job.limits=3"], "[job] has no key 'limits'. Did you mean 'cost_limit'?"),
+        ("classifier", ["job.cost_limits=3"], "[job] has no key 'cost_limits'. Did you mean 'cost_limit'?"),
+        ("classifier", ["job.limits=3"], "job.limits must be a list of tables such as { on ="),
         ("vertical-classifier", ["data.label=z"], "None of the views has the column 'z' (data.label)"),
         ("vertical-classifier", ["run.min_clients=2"], "run.min_clients is not for task 'vertical-classifier'"),
         (

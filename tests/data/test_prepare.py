@@ -282,13 +282,13 @@ def test_a_resumed_run_agrees_again(world: Path, fedspan: Fedspan) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ('missing = "men"', "missing must be one of refuse, drop, mean, but it is 'men'. Did you mean 'mean'?"),
+        ('missing = "men"', "missing must be one of refuse, drop, mean, mask, but it is 'men'. Did you mean 'mean'?"),
         ("fill = { age = 1 }", "fill is used only with missing = \"mean\", but missing is 'refuse'"),
         ('fill = { age = "x" }', "data.fill must be a table such as { age = 50.0 }, but is"),
         ('categories = "ward"', "data.categories must be a list of columns, or a table such as"),
         ("categories = { ward = 3 }", "data.categories must be a list of columns, or a table such as"),
         ('categories = { ward = ["a", "a"] }', "The categories of column 'ward' must differ, but one is given twice"),
-        ('categories = ["y"]', "Column 'y' is the id or the label, so it cannot be a category"),
+        ('categories = ["y"]', "Column 'y' is the id, the label or the weight, so it cannot be a category"),
         ('categories = ["wrad"]', "There is no column 'wrad'. Did you mean 'ward'? The table has person, age, ward"),
         (
             'columns = ["age"]\ncategories = ["ward"]',
@@ -323,6 +323,12 @@ def test_views_settle_their_own_columns(world: Path, fedspan: Fedspan) -> None:
     assert result.exit_code == 0, result.output
     assert "list_categories" not in (world / "run" / "ledger.jsonl").read_text()
     result = fedspan("run", "job.toml", "--set", "data.missing=drop", "--out", "no")
+    assert result.exit_code == 2
+    assert "An entity that a view lacks has a row of NaN only, but 8 rows have NaN in some features" in result.stderr
+    (world / "learn.toml").write_text(
+        '[job]\ntask = "vertical-classifier"\n[data]\nviews = ["a.csv", "b.csv"]\nlabel = "y"\nmissing = "drop"\n'
+    )
+    result = fedspan("run", "learn.toml", "--out", "no")
     assert result.exit_code == 2
     assert 'data.missing = "drop" is not for views' in result.stderr
 

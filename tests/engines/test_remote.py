@@ -104,7 +104,8 @@ class Endpoint:
     def describe(self, asked: str) -> str:
         digest = "same" if self.name != "odd" else "other"
         told = {"versions": {}, "secure": False, "others": 1, "n_features": 3, "digest": digest, "units": {}}
-        return json.dumps({**told, "names": None, "columns": None, "categories": {}, "rows": 7, "ids": False})
+        more = {"names": None, "columns": None, "categories": {}, "rows": 7, "ids": False, "keyed": False}
+        return json.dumps({**told, **more})
 
     def open(self, start: str) -> str:
         message = StartMessage.from_json(start)

@@ -251,7 +251,7 @@ def show_log(
     ] = False,
     head: Annotated[
         str | None,
-        typer.Option(metavar="DIGEST", help="With --verify: a digest noted earlier, which must still be there."),
+        typer.Option(metavar="DIGEST", help="With --verify: a digest noted earlier, still to be there; default: none."),
     ] = None,
 ) -> None:
     """Show the site's book: what was opened, what left in each answer, what was refused, and what you changed."""

@@ -158,6 +158,7 @@ DESCRIPTION: Description = {
     "columns": ["x", "y", "z"],
     "categories": {"w": ["f", "m"]},
     "ids": True,
+    "keyed": False,
 }
 REQUEST = RunRequest(
     "run12345",

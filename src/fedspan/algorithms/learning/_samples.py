@@ -341,7 +341,7 @@ class SampleClient(ScalingClient):
 
     @task(
         releases={"n": Sensitivity(0), "features": Sensitivity(0)},
-        shows="its number of rows and its number of features",
+        shows="its number of rows (with limits on groups or classes, of each of them) and its number of features",
     )
     def open(self, state: RowsMemory, arrays: Arrays, rng: Streams) -> tuple[RowsMemory, Arrays]:
         """How many rows each part has, and how many features there are."""

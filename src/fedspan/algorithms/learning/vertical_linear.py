@@ -222,7 +222,7 @@ def _known(array: Array | None) -> Array:
 
 
 @dataclass(frozen=True)
-class ColumnsState:
+class VerticalLinearState:
     """η, and where conjugate gradients are; the coefficients stay with the clients until the end."""
 
     clients: tuple[str, ...]
@@ -246,7 +246,7 @@ class ColumnsState:
 
 
 @dataclass(frozen=True)
-class VerticalLinear(Server[ColumnsState]):
+class VerticalLinear(Server[VerticalLinearState]):
     """The regression of all columns together. `tol` is the relative fall that the next step promises when it stops."""
 
     loss: LossName = "squared"
@@ -257,7 +257,7 @@ class VerticalLinear(Server[ColumnsState]):
     intercept: bool = True
     standardize: bool = True
 
-    State = ColumnsState
+    State = VerticalLinearState
     client: ClassVar[type[Client[object]]] = ViewRegressionClient
     family: ClassVar[str] = "vertical"
 
@@ -302,7 +302,7 @@ class VerticalLinear(Server[ColumnsState]):
     def replay(self) -> Replay | str:
         return "each client is told by itself where its columns stand"
 
-    def init(self, rng: Streams) -> Round[ColumnsState]:
+    def init(self, rng: Streams) -> Round[VerticalLinearState]:
         each = (yield from complete(Ask("open_columns"))).each
         rows = {client: int(arrays["n"]) for client, arrays in each.items()}
         first, n = next(iter(rows.items()))
@@ -319,10 +319,12 @@ class VerticalLinear(Server[ColumnsState]):
             told = {"at": np.array(start), "features": np.array(at[-1])}
             yield from complete(Ask("place", told, to=(client,)))
         eta = (yield from complete(Ask("start_columns", want=Sum("eta"), to=clients))).total["eta"]
-        blank = ColumnsState(clients, features, n, 0, eta, np.zeros(n), 0.0, 0.0, 0.0, np.inf, np.inf, coef=np.zeros(0))
+        blank = VerticalLinearState(
+            clients, features, n, 0, eta, np.zeros(n), 0.0, 0.0, 0.0, np.inf, np.inf, coef=np.zeros(0)
+        )
         return (yield from self._begin(blank, eta, 0.0))
 
-    def _begin(self, state: ColumnsState, eta: Array, step: float) -> Round[ColumnsState]:
+    def _begin(self, state: VerticalLinearState, eta: Array, step: float) -> Round[VerticalLinearState]:
         """The next step begins at η, where the clients take that part of the last one."""
         ask = Ask("turn", {"eta": eta, "step": np.array(step)}, Sum("rz", "loss"), state.clients)
         total = (yield from complete(ask)).total
@@ -341,7 +343,7 @@ class VerticalLinear(Server[ColumnsState]):
             first_loss=first_loss,
         )
 
-    def round(self, state: ColumnsState, rng: Streams) -> Round[ColumnsState]:
+    def round(self, state: VerticalLinearState, rng: Streams) -> Round[VerticalLinearState]:
         """A direction of conjugate gradients; where the step is solved, its length, and the next one begins."""
         state = replace(state, t=state.t + 1)
         last = state.t >= self.rounds
@@ -372,14 +374,14 @@ class VerticalLinear(Server[ColumnsState]):
         return state
 
     @staticmethod
-    def _most_inner(state: ColumnsState) -> int:
+    def _most_inner(state: VerticalLinearState) -> int:
         """Directions until a step begins anew, which takes out what rounding has put in."""
         return sum(state.features) + 5
 
-    def _is_small(self, state: ColumnsState, decrement: float) -> bool:
+    def _is_small(self, state: VerticalLinearState, decrement: float) -> bool:
         return decrement <= self.tol * max(abs(state.loss), _PERFECT * abs(state.first_loss), 1e-300)
 
-    def _finish(self, state: ColumnsState, closed: bool) -> Round[ColumnsState]:
+    def _finish(self, state: VerticalLinearState, closed: bool) -> Round[VerticalLinearState]:
         ask = Ask("tell_coefficients", {"eta": state.eta}, Sum("coef", "offset", "scale"), state.clients)
         told = (yield from complete(ask)).total
         return replace(
@@ -391,12 +393,12 @@ class VerticalLinear(Server[ColumnsState]):
             failed=not np.isfinite(state.loss),
         )
 
-    def done(self, state: ColumnsState) -> bool:
+    def done(self, state: VerticalLinearState) -> bool:
         return bool(len(state.coef)) or state.t >= self.rounds
 
-    def estimate(self, state: ColumnsState) -> Array:
+    def estimate(self, state: VerticalLinearState) -> Array:
         """The coefficients in the units of the columns, and the intercept; empty before the end."""
         return np.append(state.coef, state.intercept) if len(state.coef) else state.coef
 
-    def metrics(self, state: ColumnsState) -> dict[str, float]:
+    def metrics(self, state: VerticalLinearState) -> dict[str, float]:
         return {"cost": state.loss, "decrement": state.decrement}
