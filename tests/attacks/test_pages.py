@@ -37,6 +37,7 @@ from fedspan.errors import CheckpointError, ClientError, FedspanError
 from fedspan.reports import (
     _components,
     format,
+    learning_section,
     page,
     personalized_section,
     report,
@@ -74,7 +75,8 @@ OWN_TAGS = {
     *("details", "summary", "svg", "g", "text", "rect", "line", "polyline", "circle", "path"),
 }
 ESCAPING = [
-    *(page, report, traffic, verdict, _components, personalized_section, spectral_section, audit_page),
+    *(page, report, traffic, verdict, _components, learning_section, personalized_section, spectral_section),
+    *(audit_page,),
     *(charts, scatter, heat_map),
 ]
 

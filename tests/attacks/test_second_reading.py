@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "deployment"))
 
-from orders import order_for_estimator, write_site, write_tables
+from orders import order_for_estimator, write_site
 from verified_world import AT, Refused, World
 
 from fedspan.algorithms import FedSgd, VerticalSgd
@@ -23,6 +25,7 @@ from fedspan.deployment.policy import Policy
 from fedspan.deployment.site_rules import rosters as rosters_module
 from fedspan.deployment.site_rules.rosters import Rosters
 from fedspan.deployment.site_service import SiteService
+from fedspan.deployment.site_tables import site_data
 from fedspan.engines.start import check_run_name
 from fedspan.errors import InputError, PrivacyError, ProtocolError
 from fedspan.numerics.swish import Swish
@@ -43,32 +46,74 @@ def test_the_gradient_of_a_batch_of_one_is_that_row() -> None:
     weights, W0 = np.random.default_rng(1).normal(size=(4, 3)), np.random.default_rng(2).normal(size=(3, 2))
     state, _ = client.take(state, {"omega": weights, "first": np.array(0), "features": np.array(4)}, rng)
     asked = {"rows": np.array([2]), "H": X[2:3] @ weights, "W0": W0}
-    leading = np.linalg.svd(client.backward(state, asked, rng)[1]["block"])[0][:, 0]
+    leading = np.linalg.svd(client.backward(state, asked, rng)[1]["block"][0])[0][:, 0]  # of the only part
     assert abs(leading @ X[2]) / np.linalg.norm(X[2]) > 1 - 1e-9
 
 
+def open_federation(folder: Path, least: int) -> LoopbackFederation:
+    """Three sites of 20 rows, or views of 20 entities, each of which sums over at least so many."""
+    rng, sites = np.random.default_rng(0), {}
+    for name in ("ada", "ben", "cia"):
+        (folder / name).mkdir(parents=True)
+        rows = rng.normal(size=(20, 3)).tolist()
+        lines = [f"{x},{y},{z},{i % 2}\n" for i, (x, y, z) in enumerate(rows)]
+        (folder / name / "rows.csv").write_text("x,y,z,ill\n" + "".join(lines), encoding="utf-8")
+        own = {"path": str(folder / name / "rows.csv"), "columns": ["x", "y", "z"], "label": "ill", "classes": [0, 1]}
+        own |= {"min_rows": least}
+        sites[name] = write_site(folder / name, {"labelled": own, "labelled_views": own}, secure=False)
+    return LoopbackFederation(folder / "server", sites)
+
+
+def learn(federation: LoopbackFederation, task: str, **parameters: Any) -> dict[str, Any]:
+    order = order_for_estimator(task)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # two rounds are few
+        return federation.carry_out(replace(order, parameters={**order.parameters, "rounds": 2, **parameters}))
+
+
 @defences
+@pytest.mark.parametrize("method", ["auto", "ssca"])
 @pytest.mark.parametrize("task", ["classifier", "vertical-classifier"])
 def test_a_job_cannot_ask_for_batches_of_fewer_rows_than_a_site_sums(
-    tmp_path: Path, task: str, defended: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, task: str, method: str, defended: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not defended:
         monkeypatch.setattr("fedspan.algorithms.learning._samples.SampleBased.batch_rows", lambda self: 0)
         monkeypatch.setattr("fedspan.algorithms.learning.vertical.FeatureBased.batch_rows", lambda self: 0)
-    sites = {}
-    for name, tables in write_tables(tmp_path).items():
-        least = {table: {**keys, "min_rows": 2} for table, keys in tables.items()}
-        sites[name] = write_site(tmp_path / name, least, secure=False)
-    federation = LoopbackFederation(tmp_path / "server", sites)
-    order = order_for_estimator(task)
-    order = replace(order, parameters={**order.parameters, "batch_size": 1, "rounds": 2})
-    outcome = federation.carry_out(order)
+    federation = open_federation(tmp_path, 2)
+    outcome = learn(federation, task, method=method, batch_size=1, validation=0.3)
     if not defended:
         assert outcome == {"done": True}
         return
     assert "sums over batches of 1 rows, but sums at this site are over at least 2 (min_rows" in outcome["error"]
-    enough = replace(order_for_estimator(task), parameters={**order.parameters, "batch_size": 2})
-    assert federation.carry_out(enough) == {"done": True}
+    assert learn(federation, task, method=method, batch_size=2, validation=0.3) == {"done": True}
+
+
+@defences
+@pytest.mark.parametrize("task", ["classifier", "vertical-classifier"])
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_a_job_cannot_hold_out_or_leave_fewer_rows_than_a_site_sums(
+    tmp_path: Path, task: str, share: float, defended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the guard of method "auto" sums over held-out rows is about these alone."""
+    if not defended:
+        monkeypatch.setattr(site_data, "_check_enough_held_out", lambda *given: None)
+    federation = open_federation(tmp_path, 6)
+    outcome = learn(federation, task, batch_size=6, validation=share)
+    if not defended:
+        assert outcome == {"done": True}
+        return
+    assert re.search(r"refused \[[0-9a-f]{8}\]", outcome["error"])
+    assert "rows" not in outcome["error"]
+    assert learn(federation, task, batch_size=6, validation=0.5) == {"done": True}
+    assert learn(federation, task, batch_size=6, validation=0.0) == {"done": True}
+
+
+def test_newton_sums_over_no_fewer_rows_than_a_site_sums(tmp_path: Path) -> None:
+    """hidden=0 has neither batches nor held-out rows: its sums are over all rows of a site, which must be enough."""
+    assert learn(open_federation(tmp_path / "enough", 20), "classifier, linear") == {"done": True}
+    outcome = learn(open_federation(tmp_path / "few", 21), "classifier, linear")
+    assert re.search(r"refused \[[0-9a-f]{8}\]", outcome["error"])
 
 
 def test_batches_with_noise_are_the_noises_business() -> None:

@@ -73,7 +73,7 @@ def federation(tmp_path: Path) -> Callable[..., LoopbackFederation]:
 def request(estimator: str = "FederatedGCCA", match: str = "psi", **more: Any) -> RunRequest:
     options: dict[str, Any] = {"n_components": 2}
     if estimator != "FederatedGCCA":
-        options = {"hidden": 4, "batch_size": None, "rounds": 5, "standardize": False}
+        options = {"method": "ssca", "hidden": 4, "batch_size": None, "rounds": 5, "standardize": False}
     secure = more.pop("secure", {"enabled": False})
     return RunRequest(
         new_run(), estimator, {**options, "random_state": 3}, match=match, secure=secure, timeout=300.0, **more

@@ -186,6 +186,10 @@ class Server(Protocol[S]):
         """How many rows of a client a sum is over that is over a batch of them; 0: no sum is."""
         return 0
 
+    def held_out_rows(self, rows: int) -> int:
+        """How many of a client's rows are held out, over which there are sums of their own; 0: none are."""
+        return 0
+
     def simulates(self) -> bool:
         """Whether the clients' secret draws come from the seed, so that whoever knows it can repeat them."""
         return False

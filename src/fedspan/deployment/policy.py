@@ -370,7 +370,7 @@ class Policy:
                 which = f" for {without[0]!r}" if self.names else ""
                 raise PolicyRefusal(f"data.fill must have a value for every feature, but one is missing{which}.")
         if needs == "labelled":
-            table.choose_classes(start.told)
+            read_limited_classes(start.told.get("limited"), table.choose_classes(start.told))
         if start.privacy is None and 0 < algorithm.batch_rows() < table.min_rows:
             raise PolicyRefusal(
                 f"The job sums over batches of {algorithm.batch_rows()} rows, but sums at this site are over at least "
@@ -437,6 +437,17 @@ def _check_may_match(table: SiteTable, start: StartMessage) -> None:
         raise PolicyRefusal("This site's table has no column of ids. Its owner must name it: id = …")
     if isinstance(start.algorithm, MatchDigests) or table.secret_file is not None:
         table.read_secret()
+
+
+def read_limited_classes(told: object, numbers: Mapping[str, int]) -> tuple[int, ...]:
+    """The classes whose losses are asked for by themselves: numbers of classes of the job, each once."""
+    if told is None:
+        return ()
+    most = max(numbers.values(), default=-1)
+    fine = isinstance(told, list | tuple) and all(type(each) is int and each >= 0 for each in told)
+    if not isinstance(told, list | tuple) or not fine or len(set(told)) < len(told) or len(told) > max(most + 1, 64):
+        raise PolicyRefusal("The classes that limits are on must be numbers of classes, each once.")
+    return tuple(told)
 
 
 def digest_schema(names: list[str] | None, n_features: int, units: Mapping[str, str]) -> str:

@@ -71,16 +71,15 @@ class Parameter:
         """What is wrong with a value, as a sentence; None if nothing is."""
         if not self.checked:
             return None
-        if self._is_word(value) and value not in self.choices:
+        if isinstance(value, str) and self._is_for_words() and value not in self.choices:
             return f"{self.name} must be a known name, but is {value!r}. {suggest(value, self.choices)}"
         if any(self._accepts(value, kind) for kind in self.kinds):
             return None
         return f"{self.name} must be {self.describe_allowed()}, but is {_shorten(value)}. {self.reason}".rstrip()
 
-    def _is_word(self, value: object) -> bool:
-        """Whether it stands where a known name is expected, and nothing but that: not where numbers are allowed."""
-        words_only = str in self.kinds and not {int, float} & set(self.kinds)
-        return isinstance(value, str) and words_only and len(self.choices) > 1
+    def _is_for_words(self) -> bool:
+        """Whether a known name is expected, and no number."""
+        return str in self.kinds and not {int, float} & set(self.kinds) and len(self.choices) > 1
 
     def in_range(self, number: float) -> bool:
         """Whether a number is inside the bounds; NaN never is, where there are any."""

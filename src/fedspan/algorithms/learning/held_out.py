@@ -31,6 +31,12 @@ def deal_rows(y: Array, share: float) -> tuple[Array, Array]:
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
+def count_held_out(rows: int, share: float) -> int:
+    """How many of so many rows `deal_rows` holds out."""
+    held = int(np.floor(rows * share + 0.5))
+    return held if held < rows else 0
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Sums over held-out rows: what a model does with rows that it was not trained on."""

@@ -54,7 +54,7 @@ from fedspan.algorithms.learning._samples import (
     check_at_least,
     mark_finite,
 )
-from fedspan.algorithms.learning.held_out import Evaluation, deal_rows, measure_outputs, temper_rows
+from fedspan.algorithms.learning.held_out import Evaluation, count_held_out, deal_rows, measure_outputs, temper_rows
 from fedspan.algorithms.learning.newton import LinearClient, LinearState, LogisticNewton, Standard, to_columns
 from fedspan.algorithms.learning.scaling import EarlierModel, RowsMemory, Scaling, find_factor
 from fedspan.algorithms.learning.training_guard import (
@@ -378,6 +378,9 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         return {**super().client_options(), "validation": self.validation}
+
+    def held_out_rows(self, rows: int) -> int:
+        return count_held_out(rows, self.validation)
 
     def asks(self) -> frozenset[str]:
         kinds = {"auto": {"learn", "learn_corrected"}, "average": {"learn"}, "correct": {"learn_corrected"}}

@@ -48,6 +48,7 @@ from fedspan.algorithms.learning._samples import (
 )
 from fedspan.algorithms.learning.constraints.limit_control import LimitControl, follow_limits
 from fedspan.algorithms.learning.constraints.limits import Limit, PartSums
+from fedspan.algorithms.learning.held_out import count_held_out
 from fedspan.algorithms.learning.scaling import EarlierModel
 from fedspan.core.protocol import Course, Round, Server, Turn
 from fedspan.core.rng import Streams
@@ -154,6 +155,9 @@ class Ssca(SampleBased, Server[SscaState]):
 
     def client_options(self) -> dict[str, float | int | str | bool]:
         return {**super().client_options(), **({"validation": self.validation} if self.validation else {})}
+
+    def held_out_rows(self, rows: int) -> int:
+        return count_held_out(rows, self.validation)
 
     def asks(self) -> frozenset[str]:
         closing = {"losses"} if self.stochastic < self.rounds else set()

@@ -459,13 +459,16 @@ class VerticalSsca(FeatureBased, Ssca):
             return known
         return {**known, "count_parts": {"rows": CLOSE}, "measure_together": known["head"]}
 
+    def held_out_rows(self, rows: int) -> int:
+        return min(round(self.validation * rows), rows - 1)
+
     def opening(self, rng: Streams) -> Round[tuple[Opening, Array]]:
         """The same, with rows that are held out; the server draws their numbers."""
         opening, omega = yield from FeatureBased.opening(self, rng)
         if not self.validation:
             return opening, omega
         n = int(opening.n.sum())
-        held = np.sort(rng("held out").permutation(n)[: min(round(self.validation * n), n - 1)])
+        held = np.sort(rng("held out").permutation(n)[: self.held_out_rows(n)])
         yield from self._tell_weights(omega, opening)  # and with them who is the first client
         counts = (yield from complete(Ask("count_parts", {"rows": held}, Sum("n"), opening.clients))).total["n"]
         return replace(opening, n=opening.n - counts, held_out=held), omega

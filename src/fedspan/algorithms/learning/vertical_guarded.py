@@ -131,6 +131,9 @@ class VerticalGuarded(FeatureBased, Server[GuardedState]):
         for name, number in (("batch", self.batch), ("l2", self.l2)):
             check_at_least(name, number, 0)
 
+    def held_out_rows(self, rows: int) -> int:
+        return min(round(self.validation * rows), _MOST_HELD, rows - 1)
+
     def asks(self) -> frozenset[str]:
         after = {"survey_held_out", "evaluate_together"} if self.validation else {"survey_held_out"}
         calibrated = {"temper_together"} if self.validation and self.calibrate else set()
@@ -157,7 +160,7 @@ class VerticalGuarded(FeatureBased, Server[GuardedState]):
         opening, omega = yield from self.opening(rng)
         n = int(opening.n[0])
         order = rng("held out").permutation(n)
-        k = min(round(self.validation * n), _MOST_HELD, n - 1)
+        k = self.held_out_rows(n)
         held, train = np.sort(order[:k]), np.sort(order[k:])
         yield from self._tell_weights(omega, opening)
         labels = (

@@ -128,7 +128,7 @@ class ViewRegressionClient(Client[OwnPart]):
         return np.asarray(V[:, keep] @ ((V[:, keep].T @ r) / values[keep]))
 
     @task(releases={"n": PUBLIC, "features": PUBLIC}, shows="its number of rows and its number of features")
-    def open_columns(self, state: OwnPart, arrays: Arrays, rng: Streams) -> tuple[OwnPart, Arrays]:
+    def open_part(self, state: OwnPart, arrays: Arrays, rng: Streams) -> tuple[OwnPart, Arrays]:
         """n and P_i."""
         return state, {"n": np.array(len(self.y)), "features": np.array(self.Z.shape[1])}
 
@@ -277,7 +277,7 @@ class VerticalLinear(Server[VerticalLinearState]):
         }
 
     def asks(self) -> frozenset[str]:
-        opening = {"open_columns", "place", "start_columns"}
+        opening = {"open_part", "place", "start_columns"}
         return frozenset(opening | {"turn", "propose", "advance", "try_steps", "tell_coefficients"})
 
     def course(self) -> Course:
@@ -285,8 +285,8 @@ class VerticalLinear(Server[VerticalLinearState]):
         turn = Turn("turn", after=["start_columns"])
         return Course(
             (
-                Turn("open_columns"),
-                Turn("place", after=["open_columns"]),
+                Turn("open_part"),
+                Turn("place", after=["open_part"]),
                 Turn("start_columns", after=["place"]),
                 turn,
             ),
@@ -303,7 +303,7 @@ class VerticalLinear(Server[VerticalLinearState]):
         return "each client is told by itself where its columns stand"
 
     def init(self, rng: Streams) -> Round[VerticalLinearState]:
-        each = (yield from complete(Ask("open_columns"))).each
+        each = (yield from complete(Ask("open_part"))).each
         rows = {client: int(arrays["n"]) for client, arrays in each.items()}
         first, n = next(iter(rows.items()))
         for client, count in rows.items():

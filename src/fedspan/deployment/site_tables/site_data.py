@@ -35,9 +35,9 @@ from fedspan.data.sources import Batch, Source
 from fedspan.data.survey import TableSurvey
 from fedspan.data.tables import Table, find_source, open_table
 from fedspan.data.views import take_rows
-from fedspan.deployment.policy import LARGEST, SiteTable
+from fedspan.deployment.policy import LARGEST, SiteTable, read_limited_classes
 from fedspan.engines.start import StartMessage
-from fedspan.errors import InputError, PolicyRefusal
+from fedspan.errors import InputError
 from fedspan.estimators.limit_requests import LimitPlan
 from fedspan.estimators.prepare import settle_each
 from fedspan.numerics.operators import HeldMatrix
@@ -256,6 +256,15 @@ def check_enough_rows(table: SiteTable, rows: int) -> None:
         )
 
 
+def _check_enough_held_out(table: SiteTable, rows: int, held: int) -> None:
+    """Refuse a job that sums over few rows that it holds out, or over few that it leaves to train on."""
+    if held and min(held, rows - held) < table.min_rows:
+        raise InputError(
+            f"The job would hold out {held} of {rows} rows and sum over these, but min_rows of this table is "
+            f"{table.min_rows}. A job with validation = 0 holds out none; or lower min_rows in the site's file."
+        )
+
+
 def open_client_data(table: SiteTable, start: StartMessage, matched: MatchedRows | None = None) -> object:
     """What the algorithm's client is made of. Of a run that has matched rows, only these, in the common order."""
     needs, choice, alone = start.algorithm.client.needs, table.choose(start.table), bool(start.table.get("alone"))
@@ -338,6 +347,7 @@ def _open_with_labels(
     codes = np.array([numbers[word] for word in words], dtype=np.int64)
     if start.privacy is None:  # with noise, one row more of a rare class must not be seen by a refusal
         check_enough_rows(table, len(words))
+        _check_enough_held_out(table, len(words), start.algorithm.held_out_rows(len(words)))
         few = [word for word, number in numbers.items() if 0 < np.sum(codes == number) < table.min_rows_per_class]
         if few:
             raise InputError(
@@ -346,22 +356,11 @@ def _open_with_labels(
             )
     weights = start.told.get("weights")
     weight = None if weights is None else np.array(weights, dtype=np.float64)[codes]
-    limited = _read_limited_classes(start.told.get("limited"), numbers)
+    limited = read_limited_classes(start.told.get("limited"), numbers)
     if limited:
         plan = LimitPlan((), classes=limited)
         return opened.X, codes, weight, plan.number(codes, None), plan.parts
     return (opened.X, codes) if weight is None else (opened.X, codes, weight)
-
-
-def _read_limited_classes(told: object, numbers: Mapping[str, int]) -> tuple[int, ...]:
-    """The classes whose losses are asked for by themselves: numbers of classes of the job, each once."""
-    if told is None:
-        return ()
-    most = max(numbers.values(), default=-1)
-    fine = isinstance(told, list | tuple) and all(type(each) is int and each >= 0 for each in told)
-    if not isinstance(told, list | tuple) or not fine or len(set(told)) < len(told) or len(told) > max(most + 1, 64):
-        raise PolicyRefusal("The classes that limits are on must be numbers of classes, each once.")
-    return tuple(told)
 
 
 def _open_with_target(table: SiteTable, choice: Preparation) -> tuple[object, ...]:
