@@ -55,10 +55,7 @@ def test_an_integer_will_do_for_a_number() -> None:
         ({"job": {"engine": "flare"}}, r"\[job\] has no key 'engine'"),
         ({"job": {"task": "pac"}}, r"job.task must name a task, but is 'pac'. Did you mean 'pca'\?"),
         ({"job": {"task": "gcca"}}, "data.clients is for pca and svd"),
-        (
-            {"job": {"n_components": "ten"}},
-            "job.n_components must be an integer of at least 1, a share above 0 and below 1, 'mle' or 'auto', but is 'ten'",
-        ),
+        ({"job": {"n_components": "ten"}}, "job.n_components must be an integer .* 'mle' or 'auto', but is 'ten'"),
         ({"job": {"n_components": 2.5}}, "job.n_components must be an integer .* 'mle' or 'auto', but is 2.5"),
         ({"job": {"n_components": True}}, "job.n_components must be an integer or a number or a string, but is True"),
         ({"job": {"center": 1}}, "job.center must be true or false, but is 1"),
