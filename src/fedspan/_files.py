@@ -6,6 +6,7 @@ import os
 import secrets
 import shlex
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,8 +16,10 @@ _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
 _OTHERS = 0o077  # what a mode allows to the group and to everybody
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes | str, *, public: bool = False) -> None:
-    """Replace `path` by `data` in one step; a crash leaves the old file or the new one, never a part.
+def write_whole(
+    path: str | os.PathLike[str], data: bytes | str | Sequence[bytes | memoryview], *, public: bool = False
+) -> None:
+    """Replace `path` by `data` or its pieces in one step; a crash leaves the old file or the new one, never a part.
 
     Only the owner may read it, whatever the umask. A `public` file, which a user asked for by its path, gets the mode
     that any program would give it: the umask decides.
@@ -30,7 +33,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str, *, public: bool
     file = open(name, "xb", opener=create)  # noqa: SIM115 - if the name is taken, the file is another's to delete
     try:
         with file:
-            file.write(data.encode() if isinstance(data, str) else data)
+            whole = data.encode() if isinstance(data, str) else data
+            file.writelines([whole] if isinstance(whole, bytes) else whole)
             file.flush()
             os.fsync(file.fileno())
         if not public:

@@ -34,3 +34,33 @@ def test_every_promise_has_a_test() -> None:
 def test_every_module_of_attacks_is_on_the_page() -> None:
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "attacks").rglob("test_*.py")}
     assert modules <= {path for path, _ in NAMED}
+
+
+# ---------------------------------------------------------------------------------------- docs/privacy.md
+
+PRIVACY = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+HOLES = [
+    [cell.strip() for cell in row.strip("|").split("|")]
+    for row in PRIVACY.partition("## Holes that were found")[2].partition("\n## ")[0].splitlines()
+    if row.startswith("| ") and not row.startswith("| what was possible")
+]
+
+
+def test_every_hole_is_closed_by_a_test_that_exists() -> None:
+    """A row names its tests, and where they are if not in `tests/attacks/test_private_runs.py`."""
+    assert len(HOLES) >= 15
+    before = usual = "tests/attacks/test_private_runs.py"
+    for what, closed_by, tests in HOLES:
+        path = re.search(r"`(tests/[\w/]+\.py)`", tests)
+        place = path[1] if path else before if "(same file)" in tests else usual
+        names = re.findall(r"`(test_\w+)`", tests)
+        assert closed_by, what
+        assert names, what
+        assert set(names) <= list_tests(ROOT / place), what
+        before = place
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    everywhere = {name for path in (ROOT / "tests").rglob("test_*.py") for name in list_tests(path)}
+    pages = {path.name: set(re.findall(r"`(test_\w+)`", path.read_text())) for path in (ROOT / "docs").glob("*.md")}
+    assert {page: names - everywhere for page, names in pages.items() if names - everywhere} == {}

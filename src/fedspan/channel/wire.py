@@ -79,8 +79,13 @@ def _size(meta_length: int, layout: _Layout) -> int:
 
 def dump(metadata: Mapping[str, str], arrays: Arrays) -> bytes:
     """Arrays and a few strings as one safetensors blob."""
+    return b"".join(dump_pieces(metadata, arrays))
+
+
+def dump_pieces(metadata: Mapping[str, str], arrays: Arrays) -> list[bytes | memoryview]:
+    """The same in pieces, of which large arrays are not copied."""
     header, _ = _header(json.dumps(metadata, separators=(",", ":")), _layout(arrays))
-    return b"".join([header, *map(_bytes, arrays.values())])
+    return [header, *map(_bytes, arrays.values())]
 
 
 def _bytes(array: Array) -> memoryview:

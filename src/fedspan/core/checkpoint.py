@@ -277,8 +277,8 @@ def save_tree(path: str | os.PathLike[str], kind: str, tree: object, *, public: 
     """Write plain data as one safetensors file of that kind ("checkpoint", "model"); see `write_whole` for `public`."""
     skeleton, arrays = flatten(tree)
     text = json.dumps(skeleton, separators=(",", ":"))
-    blob = wire.dump({"fedspan": kind, "tree": text, "digest": _digest(kind, text, arrays)}, arrays)
-    write_whole(path, blob, public=public)
+    pieces = wire.dump_pieces({"fedspan": kind, "tree": text, "digest": _digest(kind, text, arrays)}, arrays)
+    write_whole(path, pieces, public=public)
 
 
 def load_tree(path: str | os.PathLike[str], kind: str) -> Any:

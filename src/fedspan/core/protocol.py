@@ -219,13 +219,24 @@ class Client(Protocol[C]):
     """The client's half, made next to its data, and made again if it was closed meanwhile: only `C` is remembered.
 
     `State` is its type: a frozen dataclass of plain data, or NoneType for a client that remembers nothing. `needs` says
-    what its constructor is given as data.
+    what its constructor is given as data. `least_rows` is a rule of its site: sums over some of its rows are over no
+    fewer than that, whatever the server asks.
     """
 
     State: ClassVar[type]
     needs: ClassVar[Needs] = "rows"
+    least_rows: int = 1
 
     def init(self) -> C: ...
+
+
+def require_rows(client: Client[Any], rows: int) -> None:
+    """Refuse a question whose sum would be over fewer rows than the client's site sums over; over none is no harm."""
+    if 0 < rows < client.least_rows:
+        raise ProtocolError(
+            f"A sum over {rows} rows was asked for, but sums at this site are over at least {client.least_rows} "
+            "(min_rows in its file)."
+        )
 
 
 AnyServer = Server[Any]

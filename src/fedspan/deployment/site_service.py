@@ -336,6 +336,8 @@ class _Run:
         self.kind = algorithm.client
         self.options = algorithm.client_options() | ({"row_norm": plan.row_norm} if plan else {})
         self.asks, self.memory = algorithm.asks(), memory
+        # With noise, what leaves is protected however few rows it is about.
+        self.least_rows = 1 if start.privacy else self.policy.find_table(start.table).min_rows
         vault = Party(name, start.threshold) if start.threshold and witness is None else None
         tell = partial(on_not_finite, self.table)
         self.site = Site(name, self.kind, start.channel, start.seed, guard, vault, tell, witness)
@@ -356,6 +358,7 @@ class _Run:
             question = self.site.read(message)
         if question.reply is None and self.client is None:
             self.client = self.kind(self.open_data(), **self.options)  # type: ignore[call-arg]
+            self.client.least_rows = self.least_rows
         if not self.remembered and not message.task.startswith("@"):
             self.remember_groups()  # before the first masked answer leaves
             self.remembered = True

@@ -27,6 +27,7 @@ BITS = 52  # the step is 2**-BITS for up to 2047 clients
 DIGITS = 22  # bits of an entry that the step must resolve in some client's array: six digits
 MOST_CLIENTS = 2**20 - 1
 COUNTS = "@counts"
+_AT_ONCE = 1 << 14  # numbers that stay in a cache
 
 
 def count_step_bits(clients: int) -> int:
@@ -111,9 +112,13 @@ def from_lanes(total: Arrays, clients: int, roster: int | None = None) -> dict[s
 
 
 def _from_lane_pair(lanes: Array, bits: int) -> Array:
-    whole, *rest = np.array(lanes).view(np.int64)
-    if not rest:
-        return np.asarray(whole)
-    steps = np.asarray(rest[0])
-    carried, fraction = whole + (steps >> bits), steps & (2**bits - 1)
-    return np.asarray(carried.astype(np.float64) + fraction.astype(np.float64) * 2.0**-bits)
+    if len(lanes) == 1:
+        return np.array(lanes).view(np.int64)[0]
+    whole, rest = np.ascontiguousarray(lanes).view(np.int64).reshape(2, -1)
+    out = np.empty(whole.size)
+    for start in range(0, whole.size, _AT_ONCE):
+        at = slice(start, start + _AT_ONCE)
+        carried, fraction = whole[at] + (rest[at] >> bits), rest[at] & (2**bits - 1)
+        np.multiply(fraction, 2.0**-bits, out=out[at])
+        out[at] += carried
+    return out.reshape(lanes.shape[1:])

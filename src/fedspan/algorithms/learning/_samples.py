@@ -42,6 +42,7 @@ from fedspan.core.protocol import (
     Sum,
     Turn,
     complete,
+    require_rows,
     task,
 )
 from fedspan.core.replay import CLOSE, Comparison
@@ -335,6 +336,19 @@ class SampleClient(ScalingClient):
         """The numbers of a batch of rows, drawn without replacement."""
         return np.sort(rng("batch").choice(self.rows.n, size, replace=False))
 
+    def _draw_batch(self, rng: Streams, B: int) -> tuple[Array, Array]:
+        """The numbers of a batch of rows, and by how much the sums over its parts are multiplied, (G,) or (1,).
+
+        Where a site has a rule, every part is drawn by itself: a part of the batch, too, is no fewer rows than that.
+        """
+        n, rows = self.rows.n, self.rows
+        if self.least_rows == 1 or not isinstance(rows, LabelledRows) or rows.part is None:
+            return self.draw(rng, B), np.full(1, n / B)
+        counts, draw = rows.counts, rng("batch")
+        sizes = np.minimum(counts, np.maximum(np.rint(B * counts / n).astype(np.int64), self.least_rows))
+        drawn = [draw.choice(np.flatnonzero(rows.part == g), size, replace=False) for g, size in enumerate(sizes)]
+        return np.sort(np.concatenate(drawn)), counts / np.maximum(sizes, 1)
+
     def split_rows(self) -> list[slice]:
         """All rows, in blocks that fit a cache, without a copy."""
         return [slice(k, min(k + _ROWS_AT_ONCE, self.rows.n)) for k in range(0, self.rows.n, _ROWS_AT_ONCE)]
@@ -366,12 +380,13 @@ class SampleClient(ScalingClient):
         """(N_i/B) Σ f_g and (N_i/B) Σ ∇f_g over a batch: q_{s,m} of Algorithms 1 and 2, line 4."""
         rows, n, B = self.recall(state), self.rows.n, int(arrays["batch"]) if "batch" in arrays else self.batch
         whole = B == 0 or n <= B
-        blocks = self.split_rows() if whole else np.array_split(self.draw(rng, B), -(-B // _ROWS_AT_ONCE))
+        require_rows(self, n if whole else B)
+        at, scale = (np.arange(0), np.ones(1)) if whole else self._draw_batch(rng, B)
+        blocks = self.split_rows() if whole else np.array_split(at, -(-len(at) // _ROWS_AT_ONCE))
         with np.errstate(over="ignore", invalid="ignore"):
             pieces = [rows.sums(arrays["omega"], at) for at in blocks]
-        scale = 1.0 if whole else n / B
-        loss, grad = (sum(part[1:], start=part[0]) * scale for part in zip(*pieces, strict=True))
-        return state, {"n": self.rows.counts, **mark_finite(loss=loss, grad=grad)}
+        loss, grad = (sum(part[1:], start=part[0]) for part in zip(*pieces, strict=True))
+        return state, {"n": self.rows.counts, **mark_finite(loss=loss * scale, grad=grad * scale[:, None])}
 
     @task(
         releases={"n": Sensitivity(0), "loss": None, "bad": None},
@@ -397,7 +412,9 @@ class SampleClient(ScalingClient):
         self.held_rows.use(state.scaling)
         with np.errstate(over="ignore", invalid="ignore"):
             found = self.held_rows.measure(arrays["omega"])
-        return state, {name: np.nan_to_num(sums, nan=1e300, posinf=1e300) for name, sums in found.items()}
+        enough = found["n"] >= self.least_rows  # of a part with fewer nothing is said
+        kept = {name: np.nan_to_num(sums, nan=1e300, posinf=1e300) for name, sums in found.items()}
+        return state, {name: np.where(enough, sums, 0.0) for name, sums in kept.items()}
 
     @task(
         releases={"n": Sensitivity(0), "grad": Sensitivity(1)},
@@ -408,7 +425,7 @@ class SampleClient(ScalingClient):
 
         The batch is the same share of every client's rows, so the plain sum weighs clients by their samples.
         """
-        size = max(1, round(float(arrays["share"]) * self.rows.n))
+        size = min(self.rows.n, max(self.least_rows, round(float(arrays["share"]) * self.rows.n)))
         at = self.draw(rng, size)
         return state, {"n": np.array(size), "grad": self.recall(state).clipped(arrays["omega"], at, self.clip)[None]}
 

@@ -23,7 +23,7 @@ last client's weights, and are its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -43,7 +43,21 @@ from fedspan.algorithms.learning.constraints.limits import PartSums, sum_parts
 from fedspan.algorithms.learning.scaling import EarlierModel, Scaling, scaling_arrays, sum_columns, sum_squares
 from fedspan.algorithms.learning.sgd import FedSgd
 from fedspan.algorithms.learning.ssca import DOUBLINGS, Ssca
-from fedspan.core.protocol import PUBLIC, Ask, Client, Course, Each, Needs, Replay, Round, Sum, Turn, complete, task
+from fedspan.core.protocol import (
+    PUBLIC,
+    Ask,
+    Client,
+    Course,
+    Each,
+    Needs,
+    Replay,
+    Round,
+    Sum,
+    Turn,
+    complete,
+    require_rows,
+    task,
+)
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
@@ -103,7 +117,12 @@ class FeatureClient(Client[Block]):
     @task(releases={"n": None}, shows="how many of the rows that are held out belong to which group or class")
     def count_parts(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Rows by part; from the first client."""
+        self.check_batch(arrays["rows"])
         return state, {"n": self._count(arrays["rows"]) * (state.first == 0)}
+
+    def check_batch(self, rows: Array) -> None:
+        """Refuse a batch, or rows to hold out, that are fewer than this site sums over; one row counts once."""
+        require_rows(self, len(np.unique(rows)))
 
     def _count(self, rows: Array | slice) -> Array:
         return np.bincount(self._parts_of(rows), minlength=self.parts)
@@ -151,6 +170,7 @@ class FeatureClient(Client[Block]):
         return replace(state, scaling=scaling), {}
 
     def _take_rows(self, state: Block, rows: Array) -> HeldMatrix:
+        self.check_batch(rows)
         X = to_floats(self.X[rows])
         return X if state.scaling is None else state.scaling.apply(X)
 
@@ -165,6 +185,7 @@ class FeatureClient(Client[Block]):
 
     def _evaluate(self, arrays: Arrays) -> tuple[Array, ...]:
         rows, H = arrays["rows"], arrays["H"]
+        self.check_batch(rows)
         H = H.sum(axis=0) if H.ndim == 3 else H
         H = H.astype(to_floats(self.X[:1]).dtype, copy=False)  # with float32 columns as fast as where clients hold rows
         weight = None if self.weight is None else self.weight[rows]
@@ -406,8 +427,9 @@ class FeatureBased:
         return Each() if self.exchange == "each" else Sum(name)
 
 
-def _split_rows(rows: Array) -> Iterator[Array]:
-    return (rows[start : start + _ROWS_OF_A_PASS] for start in range(0, len(rows), _ROWS_OF_A_PASS))
+def _split_rows(rows: Array) -> list[Array]:
+    """Blocks of about the same size: the last is not the few rows that remain, over which there would be a sum."""
+    return np.array_split(rows, -(-len(rows) // _ROWS_OF_A_PASS)) if len(rows) else []
 
 
 def _training_rows(opening: Opening) -> Array:

@@ -47,6 +47,7 @@ class GuardedFeatureClient(FeatureClient):
     def survey_held_out(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """The weight of each class among the held-out rows, and among all; from the first client."""
         L = self.net.classes
+        self.check_batch(arrays["rows"])
         w = np.ones(len(self.y)) if self.weight is None else self.weight
         held, every = (
             np.bincount(self.y[at], w[at], minlength=L).astype(np.float64) for at in (arrays["rows"], slice(None))
@@ -57,6 +58,7 @@ class GuardedFeatureClient(FeatureClient):
         H = arrays["H"].sum(axis=0) if arrays["H"].ndim == 3 else arrays["H"]
         outputs = multiply(swish(H)[0], arrays["W0"])
         rows = arrays["rows"]
+        self.check_batch(rows)
         return outputs, self.y[rows], None if self.weight is None else self.weight[rows]
 
     @task(

@@ -88,10 +88,14 @@ class PersonalClient(Client[Personal]):
         return state, {"n": np.array(rows.n), "trace": np.array(rows.whole.trace), "squares": rows.squares()}
 
     def split_rows(self, arrays: Arrays, state: Personal, rng: Streams) -> tuple[Personal, Folded, list[RowPart]]:
-        """All rows, and those outside each fold; the folds are drawn here."""
+        """All rows, and those outside each fold; the folds are drawn here.
+
+        A site with a rule about few rows has no smaller folds than that: some may be empty instead.
+        """
         F = int(arrays["folds"])
         if F:
-            state = replace(state, fold=rng("folds").permutation(self.rows.n) % F)
+            own = max(1, min(F, self.rows.n // self.least_rows))
+            state = replace(state, fold=rng("folds").permutation(self.rows.n) % own)
         rows = self.prepare_rows(state, arrays)
         return state, rows, [rows.whole, *(rows.split(f)[0] for f in range(F))]
 
