@@ -73,6 +73,14 @@ def write_policy(
     secret_file: Annotated[
         Path | None, typer.Option(help="The file of `fedspan federation secret`, which hides ids; default: none.")
     ] = None,
+    approval: Annotated[
+        str,
+        typer.Option(help="Which jobs wait for your approval: each, those of others than --researchers, or never."),
+    ] = "never",
+    researchers: Annotated[
+        str | None,
+        typer.Option(help="Whose jobs may run here, by their names in the certificates; default: anybody's."),
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing policy; default: refuse.")] = False,
 ) -> None:
     """Write the site's policy (local/fedspan.toml): what jobs may do here. Close what a FLARE kit leaves open.
@@ -125,6 +133,8 @@ def write_policy(
         row_norm=row_norm,
         rows=sizes,
         names=names,
+        approval=approval,
+        researchers=_split_words(researchers) if researchers else None,
         **({"algorithms": _split_words(algorithms)} if algorithms else {}),
     )
     typer.echo(f"wrote {kit / 'local' / 'fedspan.toml'}; look it over, then: fedspan site check {kit}")

@@ -17,6 +17,8 @@ from typing import Any, Protocol, TypeVar
 
 from fedspan._files import write_whole
 from fedspan._foreign import parse_json, printable
+from fedspan.deployment.approval.signed_order import sign_order
+from fedspan.deployment.approval.waiting import check_not_refused, find_waiting
 from fedspan.deployment.flare_job import TOPIC, write_job
 from fedspan.deployment.kit import check_certificates, role
 from fedspan.deployment.server_job import Outcome, RunRequest, read_outcome
@@ -96,15 +98,21 @@ def list_sites(session: AdminSession) -> list[str]:
         return sorted(client.name for client in session.get_connected_client_list())
 
 
-def submit(session: AdminSession, requests: Sequence[RunRequest], sites: int) -> str:
-    """The id of the job that carries those requests."""
+def submit(session: AdminSession, kit: Path, requests: Sequence[RunRequest], sites: Sequence[str]) -> str:
+    """The id of the job that carries those requests, signed with the key of the researcher's kit."""
+    signed = sign_order(kit, requests, sites).to_json()
     with tempfile.TemporaryDirectory() as folder, _silence():
-        path = write_job(Path(folder) / "job", f"fedspan-{requests[0].run[:8]}", requests, sites)
+        path = write_job(Path(folder) / "job", f"fedspan-{requests[0].run[:8]}", requests, sites, signed)
         return str(session.submit_job(str(path)))
 
 
+def read_meta(session: AdminSession, job: str) -> Mapping[str, object]:
+    """What the server says of a job."""
+    return _ask(lambda: session.get_job_meta(job))
+
+
 def read_status(session: AdminSession, job: str) -> str:
-    return str(_ask(lambda: session.get_job_meta(job)).get("status", ""))
+    return str(read_meta(session, job).get("status", ""))
 
 
 def _ask(question: Callable[[], T]) -> T:
@@ -120,11 +128,16 @@ def _ask(question: Callable[[], T]) -> T:
     raise AssertionError
 
 
-def watch(session: AdminSession, job: str) -> Iterator[dict[str, object]]:
-    """The rows of the ledger as they come, until the job has ended, however it ended."""
+def watch(
+    session: AdminSession, job: str, say: Callable[[str], object] = lambda words: None
+) -> Iterator[dict[str, object]]:
+    """The rows of the ledger as they come, until the job has ended, however it ended.
+
+    What the sites say while it waits in the queue is told by `say`. A refusal there ends the job, and is raised.
+    """
     library = _flare_library()
-    seen, since, heard, quiet = 0, time.monotonic(), False, 0.0
-    while not (state := read_status(session, job)).startswith(_TERMINAL):
+    seen, since, heard, quiet, said = 0, time.monotonic(), False, 0.0, ""
+    while not (state := str((meta := read_meta(session, job)).get("status", ""))).startswith(_TERMINAL):
         rows: list[dict[str, object]] = []
         try:
             with _silence():
@@ -141,11 +154,18 @@ def watch(session: AdminSession, job: str) -> Iterator[dict[str, object]]:
             with contextlib.suppress(Exception), _silence():
                 session.abort_job(job)
             quiet = 0.0
+        waiting = "" if heard or state != "SUBMITTED" else find_waiting(meta)
+        if waiting:
+            since = time.monotonic()
+            if waiting != said:
+                say(waiting)
+        said = waiting
         if state != "RUNNING" and not heard and time.monotonic() - since > _START:
             raise ClientError(
                 f"The job did not start within {_START:g} s (its status is {state!r}). Are all sites there and idle?"
             )
         time.sleep(_POLL)
+    check_not_refused(meta)
 
 
 def _parse_rows(text: str) -> list[dict[str, object]]:

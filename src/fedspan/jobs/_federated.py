@@ -129,10 +129,10 @@ class _Submission:
             if missing:
                 raise ClientError(f"Site {missing[0]!r} is not connected; start it.")
             self.resumable = True
-            number = flare_admin.submit(session, [self.request], len(self.job.clients))
+            number = flare_admin.submit(session, kit, [self.request], sorted(self.job.clients))
             self.progress.say(f"submitted to {', '.join(sites)}: job {number}")
             try:
-                self._follow(flare_admin.watch(session, number))
+                self._follow(flare_admin.watch(session, number, self.progress.say))
             except KeyboardInterrupt:
                 session.abort_job(number)
                 raise FedspanError("Stopped.") from None
