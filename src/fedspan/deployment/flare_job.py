@@ -11,8 +11,8 @@ from fedspan.deployment.server_job import RunRequest
 TOPIC = "fedspan"  # of what a researcher asks a running job
 
 
-def write_job(path: Path, name: str, requests: Sequence[RunRequest], sites: int) -> Path:
-    """Write all of a job: three files that name classes, and the requests."""
+def write_job(path: Path, name: str, requests: Sequence[RunRequest], sites: Sequence[str]) -> Path:
+    """Write all of a job for those sites: three files that name classes, and the requests."""
     config = path / "app" / "config"
     config.mkdir(parents=True)
     collab_path, here = "nvflare.collab.runtime", "fedspan.deployment.flare"
@@ -39,7 +39,13 @@ def write_job(path: Path, name: str, requests: Sequence[RunRequest], sites: int)
         ],
         "components": [{"id": "_client", "path": f"{here}.FlareClient", "args": {}}],
     }
-    meta = {"name": name, "resource_spec": {}, "min_clients": sites, "deploy_map": {"app": ["@ALL"]}}
+    meta = {
+        "name": name,
+        "resource_spec": {},
+        "min_clients": len(sites),
+        "mandatory_clients": list(sites),
+        "deploy_map": {"app": ["server", *sites]},  # who joins later is not part of this run
+    }
     (path / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     (config / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
     (config / "config_fed_client.json").write_text(json.dumps(client), encoding="utf-8")
