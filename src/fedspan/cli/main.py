@@ -90,7 +90,7 @@ COMMANDS = {
         "Show versions, BLAS, threads, and which extras are installed and what the others would add.",
     ),
     "federation": CommandEntry(
-        "fedspan.cli.federation_commands",
+        "fedspan.cli.federation.federation_commands",
         "federation",
         "Set up a federation: write its project file, and make the kits to hand out.",
     ),

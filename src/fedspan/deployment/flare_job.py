@@ -51,7 +51,7 @@ def write_job(
         "resource_spec": required,
         "min_clients": len(sites),
         "mandatory_clients": list(sites),
-        "deploy_map": {"app": ["@ALL"]},
+        "deploy_map": {"app": ["server", *sites]},  # who joins later is not part of this run
     }
     (path / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     (config / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
