@@ -95,7 +95,7 @@ COMMANDS = {
         "Set up a federation: write its project file, and make the kits to hand out.",
     ),
     "site": CommandEntry(
-        "fedspan.cli.site_commands",
+        "fedspan.cli.site.site_commands",
         "site",
         "Take part in a federation: say what jobs may do at this site, check it, and start it.",
     ),

@@ -237,7 +237,7 @@ def policy_file(
         f"algorithms = {say(list(algorithms))}",
         f"rows = {say(rows)}    # tell the figure in `rows` of a table",
         f"names = {say(names)}   # say what the columns are called; a digest of them is always compared",
-        f"approval = {say(approval)}  # which jobs wait for your approval: each, those of others than researchers, or never",
+        f"approval = {say(approval)}  # which jobs wait for your approval: each, researcher (others' jobs), never",
         "# researchers = […]  # whose jobs may run"
         if researchers is None
         else f"researchers = {say(list(researchers))}  # whose jobs may run",
