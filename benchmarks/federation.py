@@ -71,7 +71,7 @@ def started(made: LocalFederation) -> float:
     return time.perf_counter() - begun
 
 
-def submit_bench(session: Any, order: RunRequest, sites: int) -> str:
+def submit_bench(session: Any, order: RunRequest, sites: list[str]) -> str:
     """A job that names the benchmark's own classes."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_job(Path(folder) / "job", "bench", [order], sites)
@@ -84,7 +84,7 @@ def submit_bench(session: Any, order: RunRequest, sites: int) -> str:
 def ended(session: Any, job: str, made: LocalFederation) -> int:
     """Wait for the end of a job; the largest memory that all processes had together, in bytes (resident)."""
     most, end = 0, time.monotonic() + PATIENCE
-    while not (state := flare_admin.status(session, job)).startswith("FINISHED"):
+    while not (state := flare_admin.read_status(session, job)).startswith("FINISHED"):
         most = max(most, sum(map(resident, (pid for name in made.processes for pid in made.pids(name)))))
         if time.monotonic() > end:
             raise TimeoutError(f"job {job} is {state}")
@@ -136,7 +136,7 @@ def krylov(session: Any, made: LocalFederation, clients: dict[str, np.ndarray]) 
             secrets.token_hex(16), "FederatedPCA", KRYLOV, table={"name": "table4"}, secure={"enabled": secure}
         )  # fmt: skip
         begun = time.perf_counter()
-        job = flare_admin.submit(session, [order], len(made.sites))
+        job = flare_admin.submit(session, [order], made.sites)
         ended(session, job, made)
         place = made.folder / order.run
         place.mkdir()
@@ -180,7 +180,7 @@ def many(folder: Path, sites: int, write: bool) -> None:
         print(f"{sites} sites are connected after {connected:.0f} s", flush=True)
         with flare_admin.connect(made.researcher) as session:
             begun = time.perf_counter()
-            job = flare_admin.submit(session, [order], sites)
+            job = flare_admin.submit(session, [order], made.sites)
             memory = ended(session, job, made)
             place = made.folder / order.run
             place.mkdir()

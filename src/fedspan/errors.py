@@ -7,6 +7,7 @@ FedspanError                 anything that fedspan refuses, or that failed in a 
 │   └── PolicyRefusal        a site does not accept a job, by the job and its own file alone: told in full words
 ├── ProtocolError            a message that asks for, or carries, something undeclared
 ├── ClientError              a client failed, or too few of them answered: the run can be resumed
+│   └── SiteRefusal          a site refused for a reason that only its own log has: asking again would count there
 └── MissingExtraError        an optional dependency is not installed; an ImportError
 """
 
@@ -53,6 +54,10 @@ class ProtocolError(FedspanError):
 
 class ClientError(FedspanError):
     """A client failed, or too few of them answered."""
+
+
+class SiteRefusal(ClientError):
+    """A site refused, and only its own log says why. It counts refusals, so it must not be asked again and again."""
 
 
 class MissingExtraError(FedspanError, ImportError):

@@ -20,7 +20,7 @@ from verified_world import SITES, Refused, World, second_moments
 
 from fedspan.algorithms import Gram
 from fedspan.algorithms.spectral.oneshot import unpack_triangle
-from fedspan.cli.site_commands import site as site_commands
+from fedspan.cli.site.site_commands import site as site_commands
 from fedspan.deployment.site_rules import rosters as rosters_module
 from fedspan.deployment.site_rules.rosters import Rosters, extend_groups
 from fedspan.secure.masking import Secure

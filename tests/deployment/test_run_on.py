@@ -47,12 +47,12 @@ class LoopbackAdmin:
     def list_sites(self, session: Any) -> list[str]:
         return sorted(self.federation.sites)
 
-    def submit(self, session: Any, orders: list[RunRequest], sites: int) -> str:
+    def submit(self, session: Any, kit: Path, orders: list[RunRequest], sites: list[str]) -> str:
         (order,) = orders
         self.jobs[order.run] = (order, self.federation.carry_out(order))
         return order.run
 
-    def watch(self, session: Any, job: str) -> Iterator[dict[str, Any]]:
+    def watch(self, session: Any, job: str, say: Any = None) -> Iterator[dict[str, Any]]:
         yield from Ledger.read(self.federation.place(self.jobs[job][0]) / "ledger.jsonl").rows()
 
     def fetch(self, session: Any, job: str, run: str, into: Path) -> dict[str, Any]:

@@ -16,6 +16,8 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "mischief"), str(HERE.parent / "deployment")]
 
+from tunnel import Tunnel  # noqa: E402
+
 
 def rows() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(3)
@@ -29,7 +31,13 @@ def hospital_rows() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="session")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def tunnel() -> Tunnel:
+    """The proxy behind which south is."""
+    return Tunnel()
+
+
+@pytest.fixture(scope="session")
+def three(tmp_path_factory: pytest.TempPathFactory, tunnel: Tunnel) -> Iterator[Any]:
     """The sites have a table with the columns lab0 … lab5, and those of orders.py.
 
     They leave it to the job whether sums are secure. Two tables cannot be used: at south "renamed" has another column,
@@ -62,6 +70,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     made = federation(folder / "federation", tables, secure=False)
     allowed = [name for name in ALGORITHM_NAMES if name != "uda"]
     init_site(made.kit("north"), tables["north"], replace=True, secure=False, algorithms=allowed)
+    made.own["south"] = tunnel.environment
     with made:
         yield made
 

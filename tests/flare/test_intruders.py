@@ -98,7 +98,7 @@ def test_a_site_and_a_researcher_with_a_foreign_kit_do_not_get_in(
 
 
 def make_ordinary_job(folder: Path) -> Path:
-    return write_job(folder, "by-hand", [RunRequest(new_run(), **ORDER)], 3)
+    return write_job(folder, "by-hand", [RunRequest(new_run(), **ORDER)], ["east", "north", "south"])
 
 
 def test_a_job_with_code_in_it_is_refused(three: Any, tmp_path: Path) -> None:

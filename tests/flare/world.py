@@ -38,7 +38,7 @@ def federation(folder: Path, tables: Mapping[str, Mapping[str, Mapping[str, Any]
 def submit(made: LocalFederation, orders: Sequence[RunRequest]) -> str:
     """Send one job with those orders, and do not wait for it."""
     with flare_admin.connect(made.researcher) as session:
-        return flare_admin.submit(session, list(orders), len(made.sites))
+        return flare_admin.submit(session, made.researcher, list(orders), made.sites)
 
 
 def collect(made: LocalFederation, job: str, orders: Sequence[RunRequest], into: Path) -> dict[str, dict[str, Any]]:

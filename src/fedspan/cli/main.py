@@ -90,12 +90,12 @@ COMMANDS = {
         "Show versions, BLAS, threads, and which extras are installed and what the others would add.",
     ),
     "federation": CommandEntry(
-        "fedspan.cli.federation_commands",
+        "fedspan.cli.federation.federation_commands",
         "federation",
         "Set up a federation: write its project file, and make the kits to hand out.",
     ),
     "site": CommandEntry(
-        "fedspan.cli.site_commands",
+        "fedspan.cli.site.site_commands",
         "site",
         "Take part in a federation: say what jobs may do at this site, check it, and start it.",
     ),

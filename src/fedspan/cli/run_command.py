@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from fedspan.cli.durations import read_duration
 from fedspan.cli.progress import TerminalProgress, announce, announce_json
+from fedspan.deployment.flare_admin import keep_session
+from fedspan.errors import InputError
 from fedspan.jobs.model import Job
 
 
@@ -37,6 +41,14 @@ def run_command(
         Path | None,
         typer.Option(metavar="KIT", help="Run on a federation, with this researcher's kit; default: in this process."),
     ] = None,
+    keep_going: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="On a federation: if a site, the server or the network fails, wait and go on, for up to this time: "
+            "30m, 24h, 7d. Default: stop, to be resumed by hand.",
+        ),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print only warnings and errors; default: progress and where things are.")
     ] = False,
@@ -49,8 +61,12 @@ def run_command(
     `fedspan new` writes a job file to start from.
     """
     overrides = [*(set_ or ()), *(["run.transcript=true"] if transcript else [])]
+    seconds = read_duration("--keep-going", keep_going)
+    if seconds and on is None:
+        raise InputError("--keep-going is for runs on a federation; add --on KIT, or leave it out.")
     console = Console(quiet=quiet or as_json)
-    run = Job.load(job, overrides, on=on).run(out, TerminalProgress(console))
+    with nullcontext() if on is None else keep_session(on):
+        run = Job.load(job, overrides, on=on).run(out, TerminalProgress(console), keep_going=seconds)
     if as_json:
         announce_json(run)
     else:

@@ -19,6 +19,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import CollabCallError
 
+from fedspan.deployment.approval.admission import Admission
+from fedspan.deployment.approval.signed_order import SignedOrder
 from fedspan.deployment.flare_job import TOPIC
 from fedspan.deployment.server_job import RunRequest, ServerJob
 from fedspan.deployment.site_service import SiteService
@@ -54,13 +56,16 @@ def _end_with_parent() -> None:
 class FlareClient:
     """One site in one job: lives as long as the job's process there."""
 
-    def __init__(self) -> None:
+    def __init__(self, signed: dict[str, str] | None = None) -> None:
         self.service: SiteService | None = None
+        self.signed = signed  # the order that came with the job; the site verifies it
 
     @collab.init
     def begin(self) -> None:
         _end_with_parent()
-        self.service = SiteService(collab.site_name, Path(collab.workspace.get_site_config_dir()).parent)
+        kit = Path(collab.workspace.get_site_config_dir()).parent
+        signed = None if self.signed is None else SignedOrder.from_json(self.signed)
+        self.service = SiteService(collab.site_name, kit, admission=Admission(kit, signed, required=True))
 
     @collab.publish
     def describe(self, asked: str) -> str:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedspan.deployment.server_job import RunRequest
 
 TOPIC = "fedspan"  # of what a researcher asks a running job
+SIGNED = "fedspan"  # the order among what a job requires of each site
 
 
-def write_job(path: Path, name: str, requests: Sequence[RunRequest], sites: int) -> Path:
-    """Write all of a job: three files that name classes, and the requests."""
+def write_job(
+    path: Path, name: str, requests: Sequence[RunRequest], sites: Sequence[str], signed: Mapping[str, str] | None = None
+) -> Path:
+    """Write all of a job: three files that name classes, the requests, and the order that the researcher signed.
+
+    The order is there twice: what a job requires of a site is seen by its queue, before the job is deployed there.
+    """
     config = path / "app" / "config"
     config.mkdir(parents=True)
     collab_path, here = "nvflare.collab.runtime", "fedspan.deployment.flare"
@@ -37,9 +43,16 @@ def write_job(path: Path, name: str, requests: Sequence[RunRequest], sites: int)
                 "executor": {"path": f"{collab_path}.executor.CollabExecutor", "args": {"client_obj_id": "_client"}},
             }
         ],
-        "components": [{"id": "_client", "path": f"{here}.FlareClient", "args": {}}],
+        "components": [{"id": "_client", "path": f"{here}.FlareClient", "args": {"signed": signed}}],
     }
-    meta = {"name": name, "resource_spec": {}, "min_clients": sites, "deploy_map": {"app": ["@ALL"]}}
+    required = {} if signed is None else {site: {SIGNED: signed} for site in sites}
+    meta = {
+        "name": name,
+        "resource_spec": required,
+        "min_clients": len(sites),
+        "mandatory_clients": list(sites),
+        "deploy_map": {"app": ["server", *sites]},  # who joins later is not part of this run
+    }
     (path / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     (config / "config_fed_server.json").write_text(json.dumps(server), encoding="utf-8")
     (config / "config_fed_client.json").write_text(json.dumps(client), encoding="utf-8")

@@ -27,6 +27,8 @@ CLASSES = [
     "fedspan.engines.flare.FlareServer",  # their places in version 0.1, so that a site can go back to it
     "fedspan.engines.flare.FlareClient",
 ]
+GATE = {"path": "fedspan.deployment.approval.gate.SiteGate", "args": {}}
+SCHEDULER = {"path": "fedspan.deployment.approval.scheduler.PatientScheduler", "args": {"max_jobs": 4}}
 _STREAMERS = ("nvflare.app_common.logging.job_log_streamer.JobLogStreamer",)  # added to every job by FLARE itself
 _RECEIVERS = ("nvflare.app_common.logging.job_log_receiver.JobLogReceiver",)
 _NO_RIGHTS = {"shell_commands": "none", "byoc": "none"}
@@ -119,8 +121,10 @@ def tighten(kit: Path) -> None:
         resources["class_allow_list"] = [*CLASSES, *_STREAMERS]
         resources["allow_log_streaming"] = False
         resources["components"] = [c for c in resources["components"] if "log_streamer" not in c["id"]]
+        _replace_component(resources, "resource_manager", GATE)
     else:
         resources["class_allow_list"] = [*CLASSES, *_RECEIVERS]
+        _replace_component(resources, "job_scheduler", SCHEDULER)
         store = kit / "jobs"
         _replace_path(resources, "uri_root", "jobs-storage", str(store))
         _replace_path(resources, "root_dir", "snapshot-storage", str(kit / "snapshots"))
@@ -130,8 +134,8 @@ def tighten(kit: Path) -> None:
 def update_class_list(kit: Path) -> None:
     """Let an existing kit run the jobs of this version: add fedspan's own classes where its list does not name them.
 
-    A kit that was tightened by an older version knows them under other names. Nothing else in the file is changed, and
-    a kit without such a list is left as it is.
+    A kit that was tightened by an older version knows them under other names, and has neither the gate nor the queue
+    that approvals need. Nothing else in the file is changed, and a kit without such a list is left as it is.
     """
     path = kit / "local" / "resources.json"
     if not path.is_file():
@@ -141,9 +145,20 @@ def update_class_list(kit: Path) -> None:
     if not isinstance(allowed, list):
         return
     missing = [name for name in CLASSES if name.startswith("fedspan.") and name not in allowed]
-    if missing:
+    own = ("resource_manager", GATE) if role(kit) == "site" else ("job_scheduler", SCHEDULER)
+    if _replace_component(resources, *own) or missing:
         resources["class_allow_list"] = [*allowed, *missing]
         write_whole(path, json.dumps(resources, indent=2))
+
+
+def _replace_component(resources: Mapping[str, Any], name: str, component: Mapping[str, object]) -> bool:
+    """Put one of ours in the place of a component of FLARE's; returns whether it was another one."""
+    changed = False
+    for own in resources.get("components", []):
+        if own.get("id") == name and str(own.get("path")).startswith("nvflare."):
+            own.update(component)
+            changed = True
+    return changed
 
 
 def _replace_path(tree: Any, key: str, ends: str, value: str) -> None:
@@ -208,6 +223,9 @@ def policy_file(
     rows: bool = True,
     names: bool = True,
     budget: str | None = None,
+    approval: str = "never",
+    researchers: Sequence[str] | None = None,
+    transcript_mb: int = 0,
 ) -> str:
     """A commented file: what jobs may use here, and what they must bring."""
     say = to_toml_value
@@ -219,6 +237,10 @@ def policy_file(
         f"algorithms = {say(list(algorithms))}",
         f"rows = {say(rows)}    # tell the figure in `rows` of a table",
         f"names = {say(names)}   # say what the columns are called; a digest of them is always compared",
+        f"approval = {say(approval)}  # which jobs wait for your approval: each, researcher (others' jobs), never",
+        "# researchers = […]  # whose jobs may run"
+        if researchers is None
+        else f"researchers = {say(list(researchers))}  # whose jobs may run",
         "",
         "[require]",
         f"secure = {say(secure)}  # secure sums only: the server sees no site's own numbers",
@@ -231,4 +253,5 @@ def policy_file(
         lines.append(f"# {key} = …  # {meaning}" if value is None else f"{key} = {float(value)!r}  # {meaning}")
     if budget is not None:
         lines.append(f"budget = {say(budget)}  # what was spent; it stays if this kit is replaced")
-    return "\n".join(lines) + "\n"
+    kept = f"transcript_mb = {transcript_mb}  # of messages that are kept of each run, for audits; 0: none"
+    return "\n".join([*lines, "", "[keep]", kept]) + "\n"

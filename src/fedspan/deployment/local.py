@@ -134,6 +134,7 @@ class LocalFederation:
         self.folder, self.sites = folder, list(sites)
         self.port = port or find_free_ports()
         self.environment = environment
+        self.own: dict[str, dict[str, str]] = {}  # what single processes have in theirs besides
         make_private_folder(folder)
         project = folder / "project.yml"
         text = project_file("localhost", self.sites, RESEARCHER, port=self.port, name="local", days=30)
@@ -151,7 +152,9 @@ class LocalFederation:
 
     def start(self, name: str) -> None:
         """Start one process: the server ("localhost") or a site."""
-        self.processes[name] = start_kit(self.kit(name), self.folder / f"{name}.log", **self.environment)
+        self.processes[name] = start_kit(
+            self.kit(name), self.folder / f"{name}.log", **{**self.environment, **self.own.get(name, {})}
+        )
 
     def __enter__(self) -> LocalFederation:
         self.start("localhost")

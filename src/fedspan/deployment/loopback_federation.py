@@ -15,6 +15,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedspan.deployment.approval.admission import Admission
+from fedspan.deployment.approval.signed_order import sign_order
 from fedspan.deployment.kit_identity import KitIdentity
 from fedspan.deployment.server_job import Outcome, RunRequest, ServerJob, read_outcome
 from fedspan.deployment.site_service import SiteService
@@ -29,10 +31,13 @@ class LoopbackFederation:
         folder: The server's own: its checkpoints and ledgers are in `runs`, what a researcher gets in `results`.
         sites: The sites' folders by name. Each has a `local/fedspan.toml`; what the site remembers is in `fedspan`.
         tamper: See `fedspan.engines.Loopback`; it may be changed between requests.
+        researcher: The kit with whose key orders are signed; None: they are not, and sites that ask for it refuse.
     """
 
-    def __init__(self, folder: Path, sites: Mapping[str, Path], tamper: Tamper | None = None) -> None:
-        self.folder, self.sites, self.tamper = folder, dict(sites), tamper
+    def __init__(
+        self, folder: Path, sites: Mapping[str, Path], tamper: Tamper | None = None, researcher: Path | None = None
+    ) -> None:
+        self.folder, self.sites, self.tamper, self.researcher = folder, dict(sites), tamper, researcher
 
     def place(self, request: RunRequest) -> Path:
         """The folder with the ledger, the model and the outcome of a request."""
@@ -45,8 +50,10 @@ class LoopbackFederation:
         """
         sent = RunRequest.from_json(json.loads(json.dumps(request.to_json())))
         identities = make_identities(self.sites)  # for folders without a FLARE kit's keys
+        signed = None if self.researcher is None else sign_order(self.researcher, [sent], list(self.sites))
         services = {
-            name: SiteService(name, kit, KitIdentity.find(kit) or identities[name]) for name, kit in self.sites.items()
+            name: SiteService(name, kit, KitIdentity.find(kit) or identities[name], Admission(kit, signed))
+            for name, kit in self.sites.items()
         }
         job = ServerJob(Loopback(services, self.tamper), list(services), self.folder / "runs")
         job.carry_out(sent, self.place(request))

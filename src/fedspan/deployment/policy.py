@@ -26,6 +26,7 @@ from fedspan.data.database import has_password
 from fedspan.data.ids_and_labels import to_class
 from fedspan.data.preparation import Preparation
 from fedspan.data.remote_tables import Label
+from fedspan.deployment.approval.approval_rules import ApprovalRules, parse_approval
 from fedspan.deployment.site_rules.verified_rules import check_verified
 from fedspan.engines.handshake import Description
 from fedspan.engines.start import StartMessage, TableRequest, preparation_from
@@ -218,6 +219,8 @@ class Policy:
     epsilon: float | None = None  # over all runs, with `delta`; None: runs without noise are accepted
     delta: float | None = None
     budget: Path = field(default=Path("budget.json"))
+    approvals: ApprovalRules = field(default_factory=ApprovalRules)  # whose jobs run, and which of them wait
+    transcript: int = 0  # bytes of messages that are kept of each run, for audits; 0: none
 
     @classmethod
     def read(cls, kit: Path) -> Policy:
@@ -239,7 +242,7 @@ class Policy:
     @classmethod
     def parse(cls, tree: Mapping[str, Any], kit: Path, path: Path) -> Policy:
         """The policy that a document describes; what is unknown is refused: it may have been meant to protect."""
-        known = {"tables", "allow", "require"}
+        known = {"tables", "allow", "require", "algorithms", "keep"}
         for name in tree:
             if name not in known:
                 raise InputError(f"[{name}] in {path} is not a known section. {suggest(name, known)}")
@@ -249,7 +252,14 @@ class Policy:
         tables = {name: _read_table(path, name, given, kit) for name, given in listed.items()}
         if not tables:
             raise InputError(f"{path} names no table of data. Write [tables.default] with path = …")
-        allow = _check_keys(path, "allow", tree.get("allow", {}), {"algorithms": list, "rows": bool, "names": bool})
+        given = tree.get("allow", {})
+        if not isinstance(given, dict):
+            raise InputError(f"[allow] of {path} must be a section with keys, but is {given!r}.")
+        who = {key: given[key] for key in ("approval", "researchers") if key in given}
+        approvals = parse_approval(path, who, tree.get("algorithms", {}), ALGORITHM_NAMES)
+        kept = _check_keys(path, "keep", tree.get("keep", {}), {"transcript_mb": int})
+        what = {key: value for key, value in given.items() if key not in who}
+        allow = _check_keys(path, "allow", what, {"algorithms": list, "rows": bool, "names": bool})
         kinds = {"secure": bool, "others": int, "row_norm": float, "epsilon": float, "delta": float, "budget": str}
         kinds |= {"verified": bool, "sites": list}
         require = _check_keys(path, "require", tree.get("require", {}), kinds)
@@ -279,7 +289,10 @@ class Policy:
         if require.get("others", 1) < 1:
             raise InputError(f"others in [require] of {path} must be at least 1, but is {require['others']}.")
         budget = kit / require.pop("budget", kit / "fedspan" / "budget.json")
-        return cls(tables, **allow, **require, budget=budget)
+        most = int(kept.get("transcript_mb", 0))
+        if most < 0:
+            raise InputError(f"transcript_mb in [keep] of {path} must be at least 0, but is {most}.")
+        return cls(tables, **allow, **require, budget=budget, approvals=approvals, transcript=most * 10**6)
 
     @property
     def noise_key(self) -> Path:

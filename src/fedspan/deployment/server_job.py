@@ -33,7 +33,7 @@ from fedspan.engines.remote import RemoteEngine
 from fedspan.engines.site import explain
 from fedspan.engines.start import TableRequest, algorithm_from, check_run_name, preparation_from
 from fedspan.engines.transport import Transport
-from fedspan.errors import CheckpointError, ClientError, InputError, ProtocolError
+from fedspan.errors import CheckpointError, ClientError, InputError, ProtocolError, SiteRefusal
 from fedspan.estimators.catalogue import ESTIMATORS
 from fedspan.estimators.matching.match_entities import METHODS
 from fedspan.estimators.matching.match_views import MATCHES
@@ -74,11 +74,15 @@ class SecureRequest(TypedDict, total=False):
 
 
 class Outcome(TypedDict):
-    """How a run ended. `input`: the job or the sites' data must be changed first."""
+    """How a run ended. `input`: the job or the sites' data must be changed first.
+
+    `again`: the same job may well succeed later, because a site or the network failed, and nobody refused.
+    """
 
     done: bool
     error: NotRequired[str]
     input: NotRequired[bool]
+    again: NotRequired[bool]
 
 
 @dataclass(frozen=True)
@@ -219,7 +223,9 @@ class ServerJob:
                     checkpoint.settle()
         except Exception as error:
             ledger.add(Note(f"ended: {explain(error)}"))
-            return {"done": False, "error": explain(error), "input": isinstance(error, InputError)}
+            refused = engine.refused or isinstance(error, SiteRefusal)
+            again = isinstance(error, ClientError | OSError) and not refused
+            return {"done": False, "error": explain(error), "input": isinstance(error, InputError), "again": again}
         finally:
             engine.close()
             ledger.close()

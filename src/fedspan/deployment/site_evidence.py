@@ -87,6 +87,8 @@ def collect_evidence(kit: Path, run: str, folder: Path) -> list[str]:
 def _describe_entry(entry: BookLine) -> str:
     facts = defaultdict(lambda: "?", {key: printable(str(value)) for key, value in entry.facts.items()})
     run = facts["run"][:12] if "run" in facts else "-"
+    if entry.event == "asked":
+        return f"asked     {facts['order_digest'][:12]}  an order of {facts['by']} waits for approval"
     if entry.event == "opened":
         noise = f"epsilon {facts['epsilon']} at delta {facts['delta']}"
         sums = f"secure sums of {facts['secure']} sites or more"
@@ -95,7 +97,8 @@ def _describe_entry(entry: BookLine) -> str:
             *(["verified"] if entry.facts.get("verified") is True else []),
             noise if entry.facts.get("epsilon") is not None else "no noise",
         ]
-        return f"opened    {run}  {facts['algorithm']} on table {facts['table']}; {', '.join(protection)}"
+        by = f", asked by {facts['by']}" if "by" in entry.facts else ""
+        return f"opened    {run}  {facts['algorithm']} on table {facts['table']}; {', '.join(protection)}{by}"
     if entry.event == "answered":
         arrays = entry.facts.get("arrays")
         listed = ", ".join(_describe_array(array) for array in arrays) if isinstance(arrays, list) else ""

@@ -26,6 +26,8 @@ from fedspan.channel import wire
 from fedspan.core.checkpoint import build, load_tree, save_tree
 from fedspan.core.protocol import AnyClient
 from fedspan.core.snapshot import SiteSnapshot
+from fedspan.deployment.approval.admission import Admission
+from fedspan.deployment.approval.signed_order import Order
 from fedspan.deployment.kit_identity import KitIdentity
 from fedspan.deployment.policy import FILE, Policy, SiteTable
 from fedspan.deployment.site_rules.asked_questions import QuestionsOnDisk
@@ -58,8 +60,11 @@ T = TypeVar("T")
 class SiteService:
     """One site in one job. `kit` is its folder: `local/fedspan.toml` says what it allows, `fedspan/runs` remembers."""
 
-    def __init__(self, name: str, kit: Path, identity: Identity | None = None) -> None:
+    def __init__(
+        self, name: str, kit: Path, identity: Identity | None = None, admission: Admission | None = None
+    ) -> None:
         self.name, self.kit, self.shutter = name, kit, Shutter(kit)
+        self.admission = admission or Admission(kit, None)  # whether the job's order may be carried out here
         self.book, self.pause = Book(kit), Pause(kit)
         self.identity = identity or KitIdentity.find(kit)  # with which it signs the keys of verified runs
         self.lock = Lock()  # a late question may meet the next one
@@ -167,6 +172,7 @@ class SiteService:
                     f"The server has fedspan {asked['fedspan']}, but this site has {__version__}. Install the same "
                     "version."
                 )
+            self.admission.admit(policy)
             return policy.describe(asked["table"], labels=bool(asked.get("labels")), versions=find_versions())
 
     def _open(self, text: str) -> str:
@@ -176,6 +182,7 @@ class SiteService:
         policy = self._read_policy()
         with tell_in_full():
             start = StartMessage.from_json(text)
+            order = self.admission.check_opening(policy, start)
             table = policy.find_table(start.table)
             name = start.table.get("name") or "default"
             self.shutter.check_open(name)
@@ -189,7 +196,7 @@ class SiteService:
         matched = self._recall_match(start)
         opening = _Opening(self.name, name, start, policy, lambda: open_client_data(table, start, matched))
         self.open_run = _Run(opening, guard, memory, saved, self._note_not_finite, witness, remember_groups)
-        self._write_down("opened", **_describe_opening(start, name))
+        self._write_down("opened", **_describe_opening(start, name), **_describe_order(order))
         make_private_folder(memory.folder)
         write_whole(memory.folder / ORDER, text)
         _LOG.info("opened run %s part %d: %r", start.run, start.part, start.algorithm)
@@ -239,6 +246,7 @@ class SiteService:
         if self._read_file() != self.file:
             self._forget_run()
             raise PolicyRefusal("This site's own file has changed since the run was opened. Resume it.", passing=True)
+        self.admission.check_still(self.open_run.policy)
         reply = self.open_run.answer(blob, kept)
         encoded = wire.encode(reply)
         facts: dict[str, Json] = {"run": self.open_run.name, "table": self.open_run.table, "task": reply.task}
@@ -394,6 +402,11 @@ def _describe_opening(start: StartMessage, table: str) -> dict[str, Json]:
         "epsilon": None if privacy is None else privacy.epsilon,
         "delta": None if privacy is None else privacy.delta,
     }
+
+
+def _describe_order(order: Order | None) -> dict[str, Json]:
+    """What the book says of the signed order that led to a run."""
+    return {} if order is None else {"signed": order.digest, "by": order.submitter.name}
 
 
 def find_versions() -> dict[str, str]:

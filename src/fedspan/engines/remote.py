@@ -28,7 +28,7 @@ from fedspan.engines.hub import Collector, Hub
 from fedspan.engines.site import explain
 from fedspan.engines.start import StartMessage, TableRequest
 from fedspan.engines.transport import Transport, read_answer
-from fedspan.errors import FedspanError, InputError, PrivacyError, ProtocolError
+from fedspan.errors import FedspanError, InputError, PrivacyError, ProtocolError, SiteRefusal
 from fedspan.secure.opening import Groups
 from fedspan.secure.packing import PackedParts, PackedSum
 from fedspan.secure.session import SecureSession, check_channel, find_threshold
@@ -46,6 +46,7 @@ class RemoteEngine:
         self.tables: Mapping[str, object] = {}
         self.parts = 0
         self.away: set[str] = set()  # did not answer the last question in time
+        self.refused: set[str] = set()  # refused in this job for a reason that they keep to themselves
         self.pending: dict[str, Future[_SiteAnswer]] = {}
         self.pool = ThreadPoolExecutor(max_workers=2 * len(self.sites) + 2, thread_name_prefix="fedspan-site")
 
@@ -222,9 +223,9 @@ class RemoteSession:
         engine = self.engine
         late = f"did not answer within {engine.timeout:g} s; see run.timeout"
         if future is None or not future.done():
+            again = client in engine.away
             engine.away.add(client)
-            state = f"is still at work on an earlier question, and {late}" if future is None else late
-            return _Reply(None, 0, engine.timeout, state)
+            return _Reply(None, 0, engine.timeout, f"{late}, nor an earlier question" if again else late)
         try:
             content, seconds = future.result()
         except InputError as error:
@@ -232,6 +233,9 @@ class RemoteSession:
         except TimeoutError:
             engine.away.add(client)
             return _Reply(None, 0, engine.timeout, late)
+        except SiteRefusal as error:
+            engine.refused.add(client)
+            return _Reply(None, 0, 0.0, str(error))
         except FedspanError as error:
             return _Reply(None, 0, 0.0, str(error))
         except Exception as error:
@@ -239,7 +243,7 @@ class RemoteSession:
             return _Reply(None, 0, 0.0, f"could not be asked ({explain(error)})")
         engine.away.discard(client)
         if isinstance(content, str):
-            reply = _read_refusal(content, client, seconds)
+            reply = _read_refusal(content, client, seconds, engine.refused)
             phase = ask.task.startswith("@")  # it is not about the site's data, so it is no reason to end the run
             return reply._replace(failure=reply.failure or reply.wrong, wrong=None) if phase else reply
         size = len(content) if isinstance(content, bytes) else 0
@@ -286,12 +290,15 @@ def _check_place(message: wire.Message, task: str, place: tuple[int, int]) -> No
         )
 
 
-def _read_refusal(content: str, client: str, seconds: float) -> _Reply:
-    """What a site said instead of a reply."""
+def _read_refusal(content: str, client: str, seconds: float, refused: set[str]) -> _Reply:
+    """What a site said instead of a reply; those that refuse without a reason are noted."""
     try:
         read_answer(content, client)
     except InputError as error:
         return _Reply(None, len(content), seconds, wrong=str(error))
+    except SiteRefusal as error:
+        refused.add(client)
+        return _Reply(None, len(content), seconds, str(error))
     except FedspanError as error:
         return _Reply(None, len(content), seconds, str(error))
     return _Reply(None, len(content), seconds, "sent text in place of a reply")

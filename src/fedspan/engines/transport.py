@@ -12,7 +12,7 @@ import secrets
 from typing import Protocol, TypedDict
 
 from fedspan._foreign import parse_json, printable
-from fedspan.errors import ClientError, InputError
+from fedspan.errors import ClientError, InputError, SiteRefusal
 
 _LONGEST_REFUSAL = 2000  # characters of what a site says
 
@@ -68,7 +68,7 @@ def read_answer(answer: object, site: str) -> dict[str, object]:
     if "error" in tree:
         said = str(tree["error"])
         if _CODE.fullmatch(said):
-            raise ClientError(f"Site {site!r} {said}. Its administrator finds the reason in its log, by this code.")
+            raise SiteRefusal(f"Site {site!r} {said}. Its administrator finds the reason in its log, by this code.")
         kind = InputError if tree.get("input") else ClientError
         raise kind(f"Site {site!r} refused: {printable(said[:_LONGEST_REFUSAL])}")
     return tree

@@ -225,7 +225,13 @@ class Job:
         """Say what the sites of a federation would be asked for, as a run of its own."""
         return build_request(self.resolve(), secrets.token_hex(16))
 
-    def run(self, out: str | os.PathLike[str] | None = None, progress: Progress | None = None) -> Run:
+    def run(
+        self,
+        out: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+        *,
+        keep_going: float = 0.0,
+    ) -> Run:
         """Run the job in a new run folder, to its model and its report.
 
         A run that was cut off after something was sent is resumed with `fedspan.jobs.resume(out)`.
@@ -233,13 +239,15 @@ class Job:
         Parameters:
             out: A new or empty folder; None: runs/<name of the job file>-<date and time>.
             progress: Who is told what happens; None: nobody.
+            keep_going: On a federation, for how many seconds to wait for sites, server and network to come back after
+                a failure, and to go on.
         """
         job = self.resolve()
         if out is None:
             out = Path("runs") / f"{self.name or self.task}-{datetime.now():%Y%m%d-%H%M%S-%f}"
         folder = RunFolder.create(Path(out), job.to_toml())
         if job.kit is not None:
-            return start_on_federation(folder, job, job.kit, progress)
+            return start_on_federation(folder, job, job.kit, progress, keep_going)
         return run_in_process(folder, job, progress, new=True)
 
     @property

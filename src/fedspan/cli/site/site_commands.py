@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fedspan._foreign import printable
+from fedspan.cli.site.approval_commands import approvals
 from fedspan.deployment.kit import check_certificates, check_may_init, init_site, role, server_port
 from fedspan.deployment.local import end_kit, is_listening, start_kit
 from fedspan.deployment.policy import Policy, read_secret_file
@@ -23,6 +24,7 @@ from fedspan.errors import ClientError, InputError, suggest
 from fedspan.jobs import Job
 
 site = typer.Typer(add_completion=False, no_args_is_help=True)  # the list of commands in main.py has its help
+site.add_typer(approvals)
 
 
 @site.command("init")
@@ -72,6 +74,14 @@ def write_policy(
     names: Annotated[bool, typer.Option(help="Tell others the names of the columns, or not.")] = True,
     secret_file: Annotated[
         Path | None, typer.Option(help="The file of `fedspan federation secret`, which hides ids; default: none.")
+    ] = None,
+    approval: Annotated[
+        str,
+        typer.Option(help="Which jobs wait for your approval: each, those of others than --researchers, or never."),
+    ] = "never",
+    researchers: Annotated[
+        str | None,
+        typer.Option(help="Whose jobs may run here, by their names in the certificates; default: anybody's."),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing policy; default: refuse.")] = False,
 ) -> None:
@@ -125,6 +135,8 @@ def write_policy(
         row_norm=row_norm,
         rows=sizes,
         names=names,
+        approval=approval,
+        researchers=_split_words(researchers) if researchers else None,
         **({"algorithms": _split_words(algorithms)} if algorithms else {}),
     )
     typer.echo(f"wrote {kit / 'local' / 'fedspan.toml'}; look it over, then: fedspan site check {kit}")

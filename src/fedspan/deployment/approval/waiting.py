@@ -1,0 +1,47 @@
+"""What a researcher is told while a job waits in the server's queue: which site it waits for, or which refused it.
+
+FLARE's queue keeps a history for each job; a line of it holds what each site's gate said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from fedspan._foreign import printable
+from fedspan.errors import PolicyRefusal
+
+_LONGEST = 1000  # characters of what sites say
+_SAID = re.compile(r"Details: (.*)", re.DOTALL)
+_SITE = re.compile(
+    r"(?:^|; )([A-Za-z0-9_-]+): ((?:waiting|refused|This site is paused)(?:(?!; [A-Za-z0-9_-]+: ).)*)", re.DOTALL
+)
+
+
+def find_waiting(meta: Mapping[str, object]) -> str:
+    """What the job waits for, as the sites said at the last look; empty if no site said anything."""
+    told = _read_sites(_last_line(meta))
+    return "; ".join(f"site {site!r}: {words}" for site, words in told)
+
+
+def find_refusal(line: str) -> str:
+    """What the sites said that refused, in one line of the history; empty if none did."""
+    refused = [(site, words) for site, words in _read_sites(line) if words.startswith("refused")]
+    return "; ".join(f"Site {site!r} {words}" for site, words in refused)
+
+
+def check_not_refused(meta: Mapping[str, object]) -> None:
+    """Raise what a site said that refused the job before it was deployed."""
+    refusal = find_refusal(_last_line(meta))
+    if refusal:
+        raise PolicyRefusal(refusal if refusal.endswith(".") else f"{refusal}.")
+
+
+def _last_line(meta: Mapping[str, object]) -> str:
+    history = meta.get("schedule_history")
+    return str(history[-1]) if isinstance(history, list) and history else ""
+
+
+def _read_sites(line: str) -> list[tuple[str, str]]:
+    found = _SAID.search(line[:_LONGEST])
+    return [] if found is None else [(site, printable(words.strip())) for site, words in _SITE.findall(found[1])]
