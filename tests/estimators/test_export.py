@@ -89,7 +89,7 @@ def test_a_clients_own_components_as_scikit_learn_has_them(scale: bool) -> None:
     with pytest.raises(InputError, match="client=… must say whose rows"):
         model.to_sklearn()
     clipped = PersonalizedPCA(2, clip=2.0, random_state=0).fit(CLIENTS)
-    with pytest.raises(InputError, match="without clip"):
+    with pytest.raises(InputError, match="cannot cut columns"):
         clipped.to_sklearn("a")
 
 

@@ -26,9 +26,10 @@ class _Kind(NamedTuple):
     able: tuple[type, ...]
 
 
+_ABLE = (FederatedPCA, PersonalizedPCA, FederatedClassifier, VerticalFederatedClassifier, FederatedRegressor)
 _FORMATS = {
-    "sklearn": _Kind(".skops", (FederatedPCA, PersonalizedPCA, FederatedRegressor)),
-    "onnx": _Kind(".onnx", (FederatedPCA, FederatedClassifier, VerticalFederatedClassifier, FederatedRegressor)),
+    "sklearn": _Kind(".skops", _ABLE),
+    "onnx": _Kind(".onnx", _ABLE),
 }
 
 
@@ -72,11 +73,15 @@ def write_model(folder: RunFolder, job: Job, to: str, out: Path | None, client: 
     model = estimator.load(folder.model)
     try:
         if isinstance(model, PersonalizedPCA):
-            write_whole(out, _to_skops(model.to_sklearn(client)), public=True)
-        elif to == "sklearn" and isinstance(model, FederatedPCA | FederatedRegressor):
-            write_whole(out, _to_skops(model.to_sklearn()), public=True)
+            if to == "sklearn":
+                write_whole(out, _to_skops(model.to_sklearn(client)), public=True)
+            else:
+                model.to_onnx(out, client)
         elif isinstance(model, FederatedPCA | FederatedClassifier | VerticalFederatedClassifier | FederatedRegressor):
-            model.to_onnx(out)
+            if to == "sklearn":
+                write_whole(out, _to_skops(model.to_sklearn()), public=True)
+            else:
+                model.to_onnx(out)
     except OSError as error:
         raise InputError(f"Cannot write {out}: {error.strerror}; choose another --out.") from None
     return out

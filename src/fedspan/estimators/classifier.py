@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
@@ -25,10 +26,11 @@ from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
 from fedspan.estimators._bases.beside_rows import join_weights, read_weights, split_groups
 from fedspan.estimators._bases.coefficients import CoefficientTable, tabulate_coefficients
-from fedspan.estimators._bases.export import logistic_to_onnx
+from fedspan.estimators._bases.export import logistic_to_sklearn
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions, name_coefficients
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier, warn_of_fit
 from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
+from fedspan.estimators._bases.onnx_export import logistic_to_onnx
 from fedspan.estimators._options.classifier_methods import (
     BLEND,
     ROW_METHODS,
@@ -371,7 +373,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
 
     def _name_inputs(self) -> dict[str, int]:
         if self.model is not None:
-            raise InputError("ONNX export is for the built-in network; use torch.onnx.export for a torch model.")
+            raise InputError("Only the built-in network can be exported; use torch.onnx.export for a torch model.")
         return {"X": self.n_features_in_}
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
@@ -381,6 +383,13 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             logistic_to_onnx(self, self.weigh_columns(), path)
         else:
             super().to_onnx(path)
+
+    def to_sklearn(self) -> BaseEstimator:
+        """A fitted scikit-learn classifier with the same probabilities: a `Pipeline`, or if linear a regression."""
+        if self._is_linear():
+            check_is_fitted(self)
+            return logistic_to_sklearn(self, self.weigh_columns())
+        return super().to_sklearn()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, model: object = None) -> Self:

@@ -22,7 +22,7 @@ from fedspan.core.protection import RETRIES
 from fedspan.core.run import Result
 from fedspan.data.clients import Schema, open_clients
 from fedspan.errors import InputError
-from fedspan.estimators._bases.export import pca_to_sklearn, projection_to_onnx
+from fedspan.estimators._bases.export import pca_to_sklearn
 from fedspan.estimators._bases.federated_estimator import (
     OF_RUN,
     OF_TABLES,
@@ -30,6 +30,7 @@ from fedspan.estimators._bases.federated_estimator import (
     FitOptions,
 )
 from fedspan.estimators._bases.fitted_pca import FittedPCA
+from fedspan.estimators._bases.onnx_export import projection_to_onnx
 from fedspan.estimators._options.component_count import (
     NoiseLevel,
     check_parallel,
@@ -489,11 +490,15 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, FittedPCA,
         return project_rows(self._take_rows(X), self.mean_, self.find_projection())
 
     def to_sklearn(self) -> BaseEstimator:
-        """A fitted scikit-learn `PCA`, or with scale=True a `Pipeline` of a `StandardScaler` and a `PCA`."""
+        """A fitted scikit-learn `PCA`, or a `Pipeline` of all that the model does with a table, and a `PCA`.
+
+        With scale=True a `StandardScaler` comes first; before it, if words were encoded or gaps filled, a
+        `ColumnTransformer` that does the same.
+        """
         return pca_to_sklearn(self)
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write `transform` as an ONNX graph of float64: input X (n, d), output transformed (n, k)."""
+        """Write `transform` as an ONNX graph of float64: X (n, d), or a column each (n, 1) → transformed (n, k)."""
         projection_to_onnx(self, path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
@@ -24,6 +26,7 @@ from fedspan.data.tables import open_table
 from fedspan.errors import InputError, suggest
 from fedspan.estimators._bases.export import personal_to_sklearn
 from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
+from fedspan.estimators._bases.onnx_export import personal_to_onnx
 from fedspan.estimators._options.personalized_methods import CENTER, PersonalParameters, build_personal_algorithm
 from fedspan.estimators._options.private_personal import (
     build_private_prior,
@@ -33,6 +36,7 @@ from fedspan.estimators._options.private_personal import (
 from fedspan.estimators._options.private_solvers import measure_rows
 from fedspan.estimators.launch import count_sharers, secure_from, warn_caller
 from fedspan.estimators.parameters import about, check_parameters
+from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.folds import Folded, Prep
 from fedspan.numerics.stiefel import span_distance
 from fedspan.privacy.request import RowDP
@@ -325,7 +329,9 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
         return known.index(str(client))
 
     def _open_rows(self, X: object) -> Any:
-        rows = open_table(X).X
+        how = self.preparation_
+        made = how is not None and bool(how.categories or how.fill)  # words and gaps become numbers as in fit
+        rows = prepare_rows(self, X, dtype=np.float64) if made else open_table(X).X
         if rows.shape[1] != self.n_features_in_:
             raise InputError(
                 f"The model was fitted on {self.n_features_in_} features, but the rows have {rows.shape[1]}."
@@ -341,6 +347,10 @@ class PersonalizedPCA(FederatedEstimator, PersonalParameters):
             rows = np.clip(rows, *self.bounds_[i])
         return (rows - self.means_[i]) / self.scale_
 
-    def to_sklearn(self, client: str | int | None = None) -> Any:
-        """A client's own components as a fitted scikit-learn `PCA` (behind a `StandardScaler` with scale=True)."""
+    def to_sklearn(self, client: str | int | None = None) -> BaseEstimator:
+        """A client's own components as a fitted scikit-learn `PCA`, behind what the model does with a table first."""
         return personal_to_sklearn(self, self._find_client(client))
+
+    def to_onnx(self, path: str | os.PathLike[str], client: str | int | None = None) -> None:
+        """Write a client's own `transform` as an ONNX graph of float64: X (n, d) → transformed (n, k)."""
+        personal_to_onnx(self, self._find_client(client), path)

@@ -20,6 +20,7 @@ from fedspan.data.survey import TableSurvey, fill_gaps, settle_words
 from fedspan.data.tables import Prepared, find_source, is_libsvm, open_table
 from fedspan.errors import InputError
 from fedspan.estimators._bases.federated_estimator import ClientData, FederatedEstimator, get_feature_names
+from fedspan.estimators.exports.original_columns import find_original_columns
 from fedspan.estimators.launch import make_engine
 from fedspan.secure.masking import Secure
 
@@ -164,14 +165,14 @@ def prepare_rows(model: FederatedEstimator, X: object, dtype: object) -> Any:
             "{name: model.transform(rows) for name, rows in clients.items()}."
         )
     if how is not None and not isinstance(X, np.ndarray | list | str) and (source := find_source(X)) is not None:
-        chosen = list(how.columns or ()) or None
+        names = get_feature_names(model)
+        chosen = list(how.columns or ()) or [each.name for each in find_original_columns(how, names)] or None
         if set(how.categories) <= set(source.names) and set(chosen or ()) <= set(source.names):
             apart = (how.id, how.label, None if how.group in how.categories else how.group, how.weight)
             kept = [name for name in source.names if name not in apart]
             gaps = "mean" if how.missing == "mean" else "refuse"  # no row may go: the answer has one for each
             features = replace(how, id=None, label=None, group=None, weight=None)
             table = open_table(source, replace(features, columns=tuple(chosen or kept), missing=gaps))
-            names = get_feature_names(model)
             if names is not None and table.names != tuple(names):
                 found = ", ".join(table.names or ())[:200]
                 raise InputError(f"The table must have the columns of the fit, but has {found}.")

@@ -23,7 +23,7 @@ from fedspan.data.clients import open_clients
 from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
 from fedspan.estimators._bases.coefficients import CoefficientTable, tabulate_coefficients
-from fedspan.estimators._bases.export import linear_to_onnx, linear_to_sklearn
+from fedspan.estimators._bases.export import linear_to_sklearn
 from fedspan.estimators._bases.federated_estimator import (
     OF_RUN,
     OF_TABLES,
@@ -34,6 +34,7 @@ from fedspan.estimators._bases.federated_estimator import (
 )
 from fedspan.estimators._bases.fitted_classifier import warn_of_fit
 from fedspan.estimators._bases.labels import check_targets, match_to_rows
+from fedspan.estimators._bases.onnx_export import linear_to_onnx
 from fedspan.estimators._options.linear_methods import ChosenRegression, RegressorParameters, choose_regression
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.estimators.prepare import prepare_rows
@@ -226,7 +227,7 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator, RegressorParameters
         return float(r2_score(y, predicted, sample_weight=sample_weight))
 
     def to_sklearn(self) -> BaseEstimator:
-        """A fitted `LinearRegression` with the same predictions, for use without fedspan."""
+        """A fitted scikit-learn model with the same predictions, for use without fedspan."""
         check_is_fitted(self)
         return linear_to_sklearn(self)
 

@@ -61,7 +61,7 @@ class FederatedSVD(FederatedPCA):
     whiten: ClassVar[bool] = False  # type: ignore[misc]
 
     def to_sklearn(self) -> BaseEstimator:
-        """A fitted scikit-learn `TruncatedSVD`, or with scale=True a `Pipeline` of a scaler and it.
+        """A fitted scikit-learn `TruncatedSVD`, or a `Pipeline` of all that the model does with a table, and it.
 
         Its `explained_variance_` is not set: scikit-learn means a variance around the mean there.
         """

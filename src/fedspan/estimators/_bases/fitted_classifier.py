@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
@@ -23,7 +23,7 @@ from fedspan.algorithms.learning.vertical_guarded import GuardedState
 from fedspan.core.run import Result
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.errors import InputError
-from fedspan.estimators._bases.export import network_to_onnx
+from fedspan.estimators._bases.export import network_to_sklearn
 from fedspan.estimators._bases.federated_estimator import (
     OF_RUN,
     OF_TABLES,
@@ -32,6 +32,7 @@ from fedspan.estimators._bases.federated_estimator import (
     get_feature_names,
 )
 from fedspan.estimators._bases.labels import encode_labels
+from fedspan.estimators._bases.onnx_export import network_to_onnx
 from fedspan.estimators._options.classifier_methods import ChosenMethod
 from fedspan.estimators.launch import warn_caller
 from fedspan.estimators.limit_requests import judge_limits
@@ -66,6 +67,14 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         """Write the network as an ONNX graph of float64: X (n, d), or one input per view → label, probabilities."""
         check_is_fitted(self)
         network_to_onnx(self, self._name_inputs(), path)
+
+    def to_sklearn(self) -> BaseEstimator:
+        """A fitted scikit-learn `Pipeline` with the same probabilities.
+
+        The columns of all views stand side by side in it, in the order of the views' names.
+        """
+        check_is_fitted(self)
+        return network_to_sklearn(self, sum(self._name_inputs().values()))
 
     def _scale_rows(self, X: HeldMatrix) -> HeldMatrix:
         """Raw rows as the network takes them."""
