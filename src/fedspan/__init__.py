@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fedspan.estimators.choice import Auto
     from fedspan.estimators.classifier import FederatedClassifier
     from fedspan.estimators.deep_gcca import DeepFederatedGCCA
+    from fedspan.estimators.field.genotype_results import read_loadings, write_loadings, write_scores
+    from fedspan.estimators.field.prepare_genotypes import prepare_genotypes
     from fedspan.estimators.gcca import FederatedGCCA
     from fedspan.estimators.matching.match_entities import match_entities
     from fedspan.estimators.notebook.client_folds import ClientKFold, score_clients
@@ -76,9 +78,13 @@ __all__ = [
     "jobs",
     "match_entities",
     "prepare",
+    "prepare_genotypes",
     "protocol",
+    "read_loadings",
     "run",
     "score_clients",
+    "write_loadings",
+    "write_scores",
 ]
 
 # Public modules that live in core/: `from fedspan.protocol import Ask` works as `fedspan.protocol.Ask` does.
@@ -105,6 +111,10 @@ _LATER = {
     "check": "jobs.checking.check",
     "match_entities": "estimators.matching.match_entities",
     "prepare": "estimators.prepare",
+    "prepare_genotypes": "estimators.field.prepare_genotypes",
+    "read_loadings": "estimators.field.genotype_results",
+    "write_loadings": "estimators.field.genotype_results",
+    "write_scores": "estimators.field.genotype_results",
     "score_clients": "estimators.notebook.client_folds",
 }
 

@@ -19,6 +19,9 @@ from fedspan.reports.format import format_count
 GIVES = {
     "data": "Parquet, Arrow and PostgreSQL clients, faster CSV",
     "excel": "Excel files as clients",
+    "genomics": "genotypes as clients (PLINK, PGEN)",
+    "singlecell": "single-cell tables as clients (h5ad)",
+    "dask": "clients on the workers of a Dask cluster",
     "figures": "figures of reports as PNG files",
     "plots": "matplotlib plots of models",
     "privacy": "differential privacy, secure aggregation",

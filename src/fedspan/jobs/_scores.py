@@ -17,11 +17,10 @@ from fedspan._types import Array
 from fedspan.core.checkpoint import build, load_tree, save_tree
 from fedspan.core.run import Engine
 from fedspan.data.clients import open_client
-from fedspan.data.tables import BatchedRows
 from fedspan.errors import CheckpointError
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.jobs.tasks import AnyModel
-from fedspan.numerics.operators import WeightedRows
+from fedspan.numerics.operators import RowBatches, WeightedRows
 from fedspan.reports.drawing.scatter import COLOURS
 from fedspan.reports.facts import Scores
 
@@ -102,7 +101,7 @@ def _sample_rows(X: Any, most: int) -> Array:
     """Take at most that many rows, evenly from the first to the last, as float64."""
     n = X.shape[0]
     chosen = _pick_rows(n, most)
-    if isinstance(X, BatchedRows):  # rows that are not in memory
+    if isinstance(X, RowBatches):  # rows that are not in memory
         kept, start = [], 0
         for batch in X.batches():
             here = chosen[(chosen >= start) & (chosen < start + len(batch))] - start

@@ -46,11 +46,30 @@ class RowBatches(ABC):
 
     shape: tuple[int, int]
     ndim: ClassVar[int] = 2
-    dtype: ClassVar[np.dtype[np.float64]] = np.dtype(np.float64)
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.float64)
 
     @abstractmethod
     def batches(self) -> Iterator[Array]:
         """All rows in order, some at a time."""
+
+
+class RowKernel(RowBatches):
+    """Rows that know themselves how they are best added up and multiplied, because of how they are stored.
+
+    `Rows` asks them, unless rows are weighted or shortened: then it takes their batches, as of any others.
+    """
+
+    @abstractmethod
+    def add_rows(self) -> Array:
+        """The sum of the rows, (d,)."""
+
+    @abstractmethod
+    def add_squares(self, mu: Array) -> Array:
+        """Σ (a - μ)², (d,)."""
+
+    @abstractmethod
+    def multiply_shifted(self, W: Array, c: Array) -> tuple[Array, Array]:
+        """AᵀY (d, k) and Yᵀ1 (k,) for Y = AW - 1cᵀ."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +181,7 @@ class Rows:
         self._gram: tuple[Array | None, Array | None, Array] | None = None
         self._at_once = at_once and not self.sparse and row_norm == np.inf
         self._keeps = self._at_once and self.n >= 4 * self.d  # what is kept must be small beside the rows
+        self._kernel = A if isinstance(A, RowKernel) and self._plain else None
         self._kept: RowPass | None = None
 
     def _blocks(self, mu: Array | None, entries: int) -> Iterator[Array]:
@@ -295,6 +315,8 @@ class Rows:
         if self._keeps:
             found = self._keep_pass()
             return found.n * found.c + found.s
+        if self._kernel is not None:
+            return self._kernel.add_rows()
         if self.sparse and not self._plain:
             return self.A.T @ (self._weights(None) * (1.0 if self._roots is None else self._roots))
         if self.sparse:
@@ -324,6 +346,8 @@ class Rows:
         """Σ v(a - μ)² over the rows, (d,): around μ from the start, so that nothing cancels."""
         if self._keeps:
             return self._keep_pass().squares(np.zeros(self.d) if mu is None else mu)
+        if self._kernel is not None:
+            return self._kernel.add_squares(np.zeros(self.d) if mu is None else mu)
         if self.sparse:
             at, shift = self.A.indices, np.zeros(self.d) if mu is None else mu
             w2 = np.ones(self.n) if self._plain else self._weights(mu) ** 2
@@ -339,7 +363,11 @@ class Rows:
     def multiply(self, V: Array, mu: Array | None, s: Array | None) -> Array:
         """M V, (d, k)."""
         W = V if s is None else V / s[:, None]
-        if self.sparse:
+        if self._kernel is not None:
+            out, rest = self._kernel.multiply_shifted(W, np.zeros(W.shape[1]) if mu is None else mu @ W)
+            if mu is not None:
+                out -= np.outer(mu, rest)
+        elif self.sparse:
             BW = self.A @ W
             if mu is not None:
                 BW -= mu @ W
@@ -423,7 +451,8 @@ class Rows:
     def _vary(self, squares: Array) -> bool:
         """Whether columns whose squares float32 cannot hold are more than constants."""
         odd = np.flatnonzero(~((squares > _SINGLE_RANGE[0]) & (squares < _SINGLE_RANGE[1])))
-        return any(bool((rows[:, odd] != self.A[0, odd]).any()) for rows in self._raw(self._rows_at_once(_ROW_BLOCK)))
+        first = np.array(next(self._raw(1))[0, odd])
+        return any(bool((rows[:, odd] != first).any()) for rows in self._raw(self._rows_at_once(_ROW_BLOCK)))
 
     def _add_up(self, c: Array, dtype: np.dtype[np.floating]) -> RowPass:
         """One pass: products of blocks in that dtype, their sums in float64."""

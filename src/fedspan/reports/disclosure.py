@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fedspan.algorithms.agree_columns import AgreeOnColumns
+from fedspan.algorithms.field.agree_variants import AgreeOnVariants
 from fedspan.algorithms.registry import ALGORITHMS
 from fedspan.algorithms.spectral.parallel_analysis import ParallelAnalysis
 from fedspan.core.ledger import Exchange, Ledger, Started
@@ -57,7 +58,8 @@ def describe_task(started: Started | None, task: str) -> str:
 
 def _find_declared(started: Started | None, task: str) -> Task | None:
     """The task as the client that ran declares it, or as what came before does."""
-    declared = {**tasks_of(AgreeOnColumns.client), **tasks_of(ParallelAnalysis.client)}
+    before = (AgreeOnColumns, ParallelAnalysis, AgreeOnVariants)
+    declared = {name: found for kind in before for name, found in tasks_of(kind.client).items()}
     if started is not None and started.algorithm in ALGORITHMS:
         declared |= tasks_of(ALGORITHMS[started.algorithm].client)
     return declared.get(task)

@@ -1,0 +1,1 @@
+"""What clients of genomics agree on before their data are rows: variants, frequencies, genes."""

@@ -1,0 +1,1 @@
+"""Genotypes as clients: PLINK and PGEN files, their variants, and products with them."""

@@ -1,0 +1,1 @@
+"""Data of genomics made ready for a fit, and results in the forms that its tools read."""
