@@ -319,9 +319,7 @@ class ServerJob:
             write_whole(done, json.dumps({"entities": entities}))
             whose = "at least one site has" if how == "union" else "all sites have"
             ledger.add(
-                Note(
-                    f"The sites matched their rows by their ids ({request.match}): {entities} entities that {whose}."
-                )
+                Note(f"The sites matched their rows by their ids ({request.match}): {entities} entities that {whose}.")
             )
         return {site: replace(table, rows=entities).tell(matched=part) for site, table in tables.items()}
 
