@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from orders import new_run, write_site
 from fedspan import FederatedGCCA, VerticalFederatedClassifier
 from fedspan.channel import wire
 from fedspan.core.ledger import Exchange, Ledger
+from fedspan.data.preparation import Preparation
 from fedspan.deployment.loopback_federation import LoopbackFederation
 from fedspan.deployment.policy import write_secret
 from fedspan.deployment.server_job import RunRequest
@@ -280,3 +281,29 @@ def test_a_site_remembers_positions_and_no_key(federation: Callable[..., Loopbac
     blob = b"".join(path.read_bytes() for path in files)
     assert b"PERSON" not in blob.upper()
     assert json.loads(next(made.folder.rglob("matched.json")).read_text()) == {"entities": ROWS - 9}
+
+
+@pytest.mark.parametrize("secure", [{"enabled": False}, {"enabled": True, "threshold": 3, "verified": False}])
+@pytest.mark.parametrize("match", ["psi", "digest"])
+def test_with_masks_everybody_whom_a_site_has_counts(
+    federation: Callable[..., LoopbackFederation], match: str, secure: dict[str, Any]
+) -> None:
+    """The union is matched; the answer is that of the same rows laid side by side, with gaps."""
+    made = federation(secret=match == "digest")
+    order = request(match=match, secure=secure, table={"preparation": asdict(Preparation(missing="mask"))})
+    assert made.carry_out(order) == {"done": True}
+    there = FederatedGCCA.load(made.place(order) / "model.safetensors")
+    frames, _ = make_people()
+    X = {site: frame.sort_index()[[f"{site}{j}" for j in range(SITES[site])]] for site, frame in frames.items()}
+    gaps = {site: own.reindex(range(ROWS)).to_numpy() for site, own in X.items()}
+    here = FederatedGCCA(2, random_state=3).fit(gaps, missing="mask")
+    assert there.n_samples_ == ROWS
+    np.testing.assert_allclose(there.eigenvalues_, here.eigenvalues_, atol=1e-6)
+    assert sorted(there.view_counts_.tolist()) == sorted(here.view_counts_.tolist()) == [2.0] * 9 + [3.0] * 51
+
+
+def test_a_union_of_which_few_are_at_other_sites_is_refused(federation: Callable[..., LoopbackFederation]) -> None:
+    order = request(table={"preparation": asdict(Preparation(missing="mask"))})
+    outcome = federation(min_common=58).carry_out(order)
+    assert not outcome["done"]
+    assert "Rows are matched here only if at least 58 entities are common" in outcome["error"]

@@ -13,7 +13,14 @@ import pytest
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 
-from fedspan import DeepFederatedGCCA, FederatedGCCA, Job, VerticalFederatedClassifier, match_entities
+from fedspan import (
+    DeepFederatedGCCA,
+    FederatedGCCA,
+    Job,
+    VerticalFederatedClassifier,
+    VerticalFederatedRegressor,
+    match_entities,
+)
 from fedspan.core.ledger import Exchange, Ledger
 from fedspan.engines import InProcess
 from fedspan.errors import InputError, PolicyRefusal
@@ -97,11 +104,11 @@ def test_labels_may_come_from_any_view() -> None:
     want = classifier().fit(VIEWS, Y)
     for y in ({"shop": Y[ORDER]}, {"bank": Y, "shop": Y[ORDER]}):
         np.testing.assert_array_equal(classifier().fit(PERMUTED, y, ids=IDS).coef_, want.coef_)
-    with pytest.raises(InputError, match="disagree about the label"):
+    with pytest.raises(InputError, match="disagree about y of a row"):
         classifier().fit(PERMUTED, {"bank": Y, "shop": Y}, ids=IDS)
-    with pytest.raises(InputError, match="a label for each of the 240 rows of view 'bank', but has 100"):
+    with pytest.raises(InputError, match="y must have one value for each of the 240 rows of view 'bank', but has 100"):
         classifier().fit(PERMUTED, Y[:100], ids=IDS)
-    with pytest.raises(InputError, match="has those of"):
+    with pytest.raises(InputError, match="y must be of rows of some of the views"):
         classifier().fit(PERMUTED, {"clinic": Y}, ids=IDS)
 
 
@@ -269,6 +276,56 @@ def test_a_job_says_what_is_wrong_with_match(task: str, more: str, says: str, tm
     path.write_text(JOB.format(task="gcca", options="", more='match = "psi"').replace('id = "person"', ""))
     with pytest.raises(InputError, match=r"data\.match needs data\.id"):
         Job.load(path)
+
+
+def test_a_job_that_matches_rows_keeps_weights_and_groups_with_them(tmp_path: Path) -> None:
+    """Columns of weights and of groups are put in order as the rows are; before, weights were silently left out."""
+    weight, group = np.arange(1, N + 1) % 7 + 1.0, np.where(np.arange(N) % 3, "old", "new")
+    made = frames(PERMUTED, IDS)
+    made["shop"] = made["shop"].assign(state=Y[ORDER], weight=weight[ORDER], group=group[ORDER])
+    for name, frame in made.items():
+        frame.to_csv(tmp_path / f"{name}.csv", index=False, float_format="%.17g")
+    path = tmp_path / "job.toml"
+    more = 'match = "digest"\nlabel = "state"\nweight = "weight"'
+    limits = '[{ on = "group", column = "group", gap = 0.5 }]'
+    for asked, how in (
+        ("rounds = 4", {"sample_weight": weight}),
+        (f'rounds = 4\nmethod = "ssca"\nlimits = {limits}', {"sample_weight": weight, "groups": group}),
+    ):
+        data = more if "groups" in how else more + '\ncategories = ["group"]'
+        path.write_text(
+            JOB.format(task="vertical-classifier", options=f"hidden = 8\nbatch_size = 100\n{asked}", more=data)
+        )
+        got = Job.load(path).run(tmp_path / f"run-{len(how)}").model
+        if "groups" not in how:
+            dummies = np.column_stack([VIEWS["shop"], group == "new", group == "old"])
+            want = classifier().fit({"bank": VIEWS["bank"], "shop": dummies}, Y, **how)
+        else:
+            limit = {"on": "group", "column": "group", "gap": 0.5}
+            want = classifier(method="ssca", limits=[limit]).fit(VIEWS, Y, **how)
+        np.testing.assert_allclose(got.coef_, want.coef_, rtol=1e-9, atol=1e-12)
+
+
+def test_a_regression_matches_rows_and_columns() -> None:
+    """Targets and weights are those of the first view's rows, or of any view's by its name."""
+    target, weight = X @ np.arange(1.0, 7.0) + 3, np.arange(N) % 5 + 1.0
+    want = VerticalFederatedRegressor().fit(VIEWS, target, sample_weight=weight)
+    got = VerticalFederatedRegressor().fit(PERMUTED, target, ids=IDS, sample_weight=weight)
+    np.testing.assert_array_equal(got.coef_, want.coef_)
+    named = frames(PERMUTED, IDS)
+    kept = np.arange(10, N)
+    short = {"bank": named["bank"].iloc[kept], "shop": named["shop"]}
+    few = VerticalFederatedRegressor().fit(
+        short, {"shop": target[ORDER]}, ids="person", match="digest", sample_weight={"shop": weight[ORDER]}
+    )
+    assert few.n_samples_ == N - 10
+    np.testing.assert_allclose(few.coef_, want.coef_, rtol=1e-6)
+    mixed = {"shop": named["shop"][["food", "person", "cars", "toys"]], "bank": named["bank"]}
+    np.testing.assert_allclose(few.predict(mixed, ids="person"), target[ORDER], rtol=1e-8)
+    with pytest.raises(InputError, match="lacks 'rent'"):
+        few.predict({**mixed, "bank": named["bank"].rename(columns={"rent": "loan"})}, ids="person")
+    with pytest.raises(InputError, match="y must have one value for each of the 230 rows of view 'bank', but has 240"):
+        VerticalFederatedRegressor().fit(short, target, ids="person", match="digest")
 
 
 def test_the_public_function_returns_positions_by_name_and_number() -> None:

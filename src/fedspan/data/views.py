@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -109,7 +109,7 @@ def open_view(source: object, ids: str | Ids = None, *, gaps: bool = False) -> O
 
 def gather_views(
     views: Mapping[str, object] | Sequence[object],
-    ids: str | Ids | Mapping[str, Ids] = None,
+    ids: object = None,
     held_out: Mapping[str, object] | Sequence[object] | None = None,
 ) -> dict[str, ViewSource]:
     """Every view by name, in the order given, with its ids and held-out rows; refuses what cannot be views."""
@@ -126,14 +126,17 @@ def gather_views(
     return {name: ViewSource(source, own_ids[name], held.get(name)) for name, source in sources.items()}
 
 
-def gather_ids(ids: str | Ids | Mapping[str, Ids], sources: Mapping[str, object]) -> dict[str, Any]:
+def gather_ids(ids: object, sources: Mapping[str, object]) -> dict[str, Any]:
     """By view, the ids of its rows, or the name of the column that holds them."""
-    if ids is None or isinstance(ids, str) or _is_one_list(ids):
+    if ids is None or isinstance(ids, str):
         return dict.fromkeys(sources, ids)
-    return give_each("ids", ids, sources)
+    if not isinstance(ids, Mapping | Iterable) or not isinstance(ids, Sized):
+        raise InputError(f"ids must be the name of a column or a list for each view, but is one {type(ids).__name__}.")
+    lists = cast(Mapping[str, Ids] | Sequence[object], ids)
+    return dict.fromkeys(sources, lists) if _is_one_list(lists) else give_each("ids", lists, sources)
 
 
-def _is_one_list(ids: Sequence[object] | Array | Mapping[str, Ids]) -> bool:
+def _is_one_list(ids: Sequence[object] | Mapping[str, Ids]) -> bool:
     """Whether those are the ids of one list of entities, the same for all views."""
     if isinstance(ids, Mapping):
         return False

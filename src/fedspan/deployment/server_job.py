@@ -19,6 +19,7 @@ from fedspan._foreign import parse_json, printable
 from fedspan._version import __version__
 from fedspan.algorithms.agree_columns import AgreeOnColumns
 from fedspan.algorithms.matching.compare_order import CompareOrder
+from fedspan.algorithms.matching.match_by_tags import How
 from fedspan.channel.recipe import channel_from
 from fedspan.core.checkpoint import Checkpoint, build, save_tree
 from fedspan.core.ledger import Ledger, Note
@@ -316,11 +317,16 @@ class ServerJob:
             engine.parts += 1
         else:
             why = "the sites' rows are matched by their ids"
-            algorithm = METHODS[request.match](parties=len(tables))
+            lacking = preparation_from(request.table.get("preparation")).missing
+            how: How = "union" if lacking == "mask" else "intersection"  # views may then lack entities
+            algorithm = METHODS[request.match](parties=len(tables), how=how)
             state = run(algorithm, engine, rounds=0, seed=0, retries=request.retries, ledger=ledger, why=why).state
             entities = state.entities
             write_whole(done, json.dumps({"entities": entities}))
-            ledger.add(Note(f"The sites matched their rows by their ids ({request.match}): {entities} entities."))
+            whose = "at least one site has" if how == "union" else "all sites have"
+            ledger.add(
+                Note(f"The sites matched their rows by their ids ({request.match}): {entities} entities that {whose}.")
+            )
         return {site: replace(table, rows=entities).tell(matched=part) for site, table in tables.items()}
 
     def _agree_on_means(

@@ -150,7 +150,7 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         views: ClientData,
         y: object = None,
         *,
-        ids: Any = None,
+        ids: object = None,
         match: Match = None,
         secret: str = "",
         min_clients: int | None = None,
@@ -240,7 +240,7 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
             )
         return quantize_both_links(self.bits, self.first_bits)
 
-    def transform(self, views: ClientData, ids: Any = None) -> Array:
+    def transform(self, views: ClientData, ids: object = None) -> Array:
         """The common representation of entities by all their views, (n, K), as `common_`. A view may be None.
 
         With `ids`, as in `fit`, the rows of all views are taken in the order of the first one's.

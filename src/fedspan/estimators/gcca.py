@@ -154,7 +154,7 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         views: ClientData,
         y: object = None,
         *,
-        ids: Any = None,
+        ids: object = None,
         match: Match = None,
         secret: str = "",
         held_out: ClientData | None = None,
@@ -335,7 +335,7 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
             ConvergenceWarning,
         )
 
-    def transform(self, views: ClientData, ids: Any = None) -> Array:
+    def transform(self, views: ClientData, ids: object = None) -> Array:
         """The representation of new entities: the mean of what their views say, (n, k).
 
         A view may be None, and so may entities be missing in a view: rows of NaN only. With secure sums the clients'

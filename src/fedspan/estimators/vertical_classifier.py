@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -13,12 +13,11 @@ from sklearn.utils.validation import check_is_fitted
 from fedspan._types import Array
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
-from fedspan.data.clients import blame_client, name_clients
-from fedspan.data.ids_and_labels import check_weights, find_first_difference
-from fedspan.data.remote_tables import RemoteTable, is_remote
-from fedspan.data.views import ViewSource, gather_ids
+from fedspan.data.ids_and_labels import check_weights
+from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
 from fedspan.estimators._bases.beside_rows import join_weights, scale_weights, split_groups
+from fedspan.estimators._bases.feature_views import open_feature_views, open_new_feature_views
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
 from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
@@ -37,9 +36,7 @@ from fedspan.estimators.limit_requests import (
     plan_limits,
     read_limits,
 )
-from fedspan.estimators.matching.match_entities import MatchedEntities
-from fedspan.estimators.matching.match_views import Match, Matching, match_views
-from fedspan.estimators.matching.new_rows import keep_column_names, open_new_rows
+from fedspan.estimators.matching.match_views import Match, Matching
 from fedspan.estimators.parameters import check_parameters
 
 
@@ -112,7 +109,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         *,
         groups: object = None,
         sample_weight: object = None,
-        ids: Any = None,
+        ids: object = None,
         match: Match = None,
         secret: str = "",
         retries: int = RETRIES,
@@ -144,17 +141,11 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
             views, found = split_groups(views, column, of_views=True)
             groups = next(iter(found.values()))
         options = FitOptions(ledger if ledger is not None else Ledger(), retries)
-        given = _gather_sources(views, ids)
         matching = Matching(match, secret, compare=True, engine=self.engine, ledger=options.ledger, retries=retries)
-        sources, matched = match_views(given, matching)
-        names = sorted(sources)
-        data = {name: _open_source(name, sources[name]) for name in names}
-        widths = {name: int(X.shape[1]) for name, X in data.items()}
-        in_order = [
-            None if each is None else _match_labels(each, list(given), matched) for each in (y, groups, sample_weight)
-        ]
-        beside = _Beside(requests, *in_order[1:])
-        labels, clients, rows, limits = self._label_views(data, in_order[0], beside, options)
+        opened = open_feature_views(views, ids, matching)
+        data, widths = opened.data, opened.widths
+        beside = _Beside(requests, opened.arrange("groups", groups), opened.arrange("sample_weight", sample_weight))
+        labels, clients, rows, limits = self._label_views(data, opened.arrange("y", y), beside, options)
         extras, prior = {"exchange": self.exchange}, read_bounds(self.standardize, sum(widths.values()))
         known: dict[str, int] | None = vars(self).get("views_")
         if self.warm_start and known is not None and widths != known:
@@ -170,8 +161,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
             facts={"features": sum(widths.values()), "classes": len(labels)},
         )
         self.views_, self.n_features_in_ = widths, sum(widths.values())
-        self.column_names_ = keep_column_names({name: sources[name] for name in names})
-        self.matched_ = matched
+        self.column_names_, self.matched_ = opened.columns, opened.matched
         self.n_samples_, self.n_clients_ = rows, len(data)
         self._keep_run(result)
         self._learn(chosen, result, labels)
@@ -239,28 +229,20 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         made = {name: (X, code, weight, part, limits.parts) for name, X in data.items()}
         return labels, dict(made), len(code), limits
 
-    def predict_proba(self, views: ClientData, ids: Any = None) -> Array:
+    def predict_proba(self, views: ClientData, ids: object = None) -> Array:
         """The probability of each class, (n, L), from the same views as were learned from.
 
         With `ids`, as in `fit`, the rows of all views are taken in the order of the first one's.
         """
         check_is_fitted(self)
-        given, columns = _check_views(views), dict(zip(self.views_, self.column_names_, strict=True))
-        opened = open_new_rows(given, None if ids is None else gather_ids(ids, given), columns)
-        data = {name: view.X for name, view in sorted(opened.items())}
-        widths = {name: int(X.shape[1]) for name, X in data.items()}
-        if widths != self.views_:
-            raise InputError(f"The model was fitted on the views {self.views_}, but {widths} were given.")
-        parts = list(data.values())
-        if len({part.shape[0] for part in parts}) > 1:
-            raise InputError(f"All views must have the same rows, but they have {[p.shape[0] for p in parts]} rows.")
+        parts = open_new_feature_views(views, ids, self.views_, self.column_names_)
         X = sp.hstack(parts, format="csr") if any(map(sp.issparse, parts)) else np.hstack(parts)
         return build_network(self, len(self.labels_)).proba(self.coef_, self._scale_rows(X))
 
     def _name_inputs(self) -> dict[str, int]:
         return dict(self.views_)
 
-    def predict(self, views: ClientData, ids: Any = None) -> Array:
+    def predict(self, views: ClientData, ids: object = None) -> Array:
         """The most probable class of each row."""
         return self.classes_[self.predict_proba(views, ids).argmax(axis=1)]
 
@@ -271,48 +253,3 @@ class _Beside(NamedTuple):
     requests: tuple[LimitRequest, ...]
     groups: object
     weight: object
-
-
-def _check_views(views: ClientData) -> dict[str, Any]:
-    """The views by client id, in the order in which they were given."""
-    if isinstance(views, np.ndarray | str) or not isinstance(views, Mapping | Sequence):
-        raise InputError(f"views must be a list or mapping with one view per client, but is a {type(views).__name__}.")
-    return name_clients(views)
-
-
-def _gather_sources(views: ClientData, ids: Any) -> dict[str, ViewSource]:
-    """The views that are to be learned from, with their ids."""
-    sources = _check_views(views)
-    is_remote(sources)  # refuses a mixture
-    own_ids = gather_ids(ids, sources)
-    return {name: ViewSource(source, own_ids[name], None) for name, source in sources.items()}
-
-
-def _open_source(name: str, view: ViewSource) -> Any:
-    """The matrix of a view; a table that stays at its site, as it is."""
-    if isinstance(view.source, RemoteTable):
-        return view.source
-    with blame_client(name):
-        return view.open().X
-
-
-def _match_labels(y: object, names: list[str], matched: MatchedEntities | None) -> object:
-    """The labels of the rows in their common order, from those of the rows of the first view, or of several."""
-    if y is None or (matched is None and not isinstance(y, Mapping)):
-        return y
-    by_view = {str(name): own for name, own in y.items()} if isinstance(y, Mapping) else {names[0]: y}
-    odd = [name for name in by_view if name not in names]
-    if odd or not by_view:
-        raise InputError(f"y must have labels of some of the views {', '.join(names)}, but has those of {odd[:1]}.")
-    labels = {name: np.asarray(own).reshape(-1) for name, own in by_view.items()}
-    if matched is not None:
-        for name, own in labels.items():
-            if len(own) != matched.counts[name]:
-                raise InputError(
-                    f"y must have a label for each of the {matched.counts[name]} rows of view {name!r}, but has "
-                    f"{len(own)}."
-                )
-        labels = {name: own[matched[name]] for name, own in labels.items()}
-    if where := find_first_difference(labels):
-        raise InputError(f"The views disagree about the label of a row: {where}.")
-    return next(iter(labels.values()))

@@ -76,23 +76,21 @@ def _find_weights(job: Job, tables: Mapping[str, Table]) -> dict[str, Any]:
 def _open_labelled_views(job: Job) -> Arguments:
     """The label is in one view or in several that agree; all clients know it, as in the paper."""
     tables = {name: job.open(name) for name in job.clients}
-    if job.match != "order":
-        labels = {name: table.labels for name, table in tables.items() if table.labels is not None}
-        return (tables, labels or None), {"match": job.match}
+    labels = {name: table.labels for name, table in tables.items() if table.labels is not None}
+    weights = {name: table.weights for name, table in tables.items() if table.weights is not None}
+    for column, found, key in ((job.label, labels, "label"), (job.preparation.weight, weights, "weight")):
+        if column is not None and not found:
+            raise InputError(f"None of the views has the column {column!r} (data.{key}). Add it to at least one view.")
+    if job.match != "order":  # what belongs to rows is put in order with them
+        groups = {name: table.groups for name, table in tables.items() if table.groups is not None}
+        beside = {"sample_weight": weights, "groups": groups}
+        return (tables, labels), {"match": job.match, **{key: own for key, own in beside.items() if own}}
     if job.id and (where := find_first_difference({name: np.asarray(table.ids) for name, table in tables.items()})):
         raise InputError(
             f"All views must have the same rows in the same order, but {where} (column {job.id!r}). Sort them by it."
         )
-    labels = {name: table.labels for name, table in tables.items() if table.labels is not None}
-    if not labels:
-        raise InputError(f"None of the views has the column {job.label!r} (data.label). Add it to at least one view.")
     if where := find_first_difference(labels):
         raise InputError(f"The views disagree about the label of a row: {where} (column {job.label!r}).")
-    weights = {name: table.weights for name, table in tables.items() if table.weights is not None}
-    if job.preparation.weight is not None and not weights:
-        raise InputError(
-            f"None of the views has the column {job.preparation.weight!r} (data.weight). Add it to at least one view."
-        )
     if weights and (where := find_first_difference(weights)):
         raise InputError(f"The views disagree about the weight of a row: {where} (column {job.preparation.weight!r}).")
     held = {name: replace(source, source=tables[name]) for name, source in job.sources().items()}

@@ -27,6 +27,7 @@ import scipy.sparse as sp
 from fedspan._types import Array
 from fedspan.algorithms.gcca.deep import DeepView
 from fedspan.algorithms.gcca.entities import Entities
+from fedspan.algorithms.gcca.kept_maxvar import select_rows
 from fedspan.algorithms.matching.canonical_ids import canonical_ids, digest_table
 from fedspan.algorithms.matching.match_by_tags import IdList, MatchedRows
 from fedspan.data.ids_and_labels import to_class
@@ -285,10 +286,11 @@ def open_client_data(table: SiteTable, start: StartMessage, matched: MatchedRows
     if gaps:
         choice = replace(choice, missing="mask")
     opened = open_site_table(table, choice, alone=alone or views, in_batches=needs == "rows")
+    present = _find_complete(opened.X) if gaps else None
     if views and matched is not None:
-        opened = _take_matched(opened, matched, table)
+        opened, present = _take_matched(opened, matched, table, gaps=gaps), _take_present(present, matched)
     if start.privacy is None:  # with noise, a refusal would tell more about the number of rows than the sums do
-        check_enough_rows(table, opened.X.shape[0])
+        check_enough_rows(table, opened.X.shape[0] if present is None else int(present.sum()))
     if not views:
         return opened.X
     secret = "" if opened.ids is None else table.read_secret()
@@ -297,7 +299,7 @@ def open_client_data(table: SiteTable, start: StartMessage, matched: MatchedRows
     held = None
     if table.held_out is not None:
         held = open_site_table(table, replace(choice, id=None), alone=True, held_out=True).X
-    return Entities(opened.X, opened.ids, secret, held, _find_complete(opened.X) if gaps else None)
+    return Entities(opened.X, opened.ids, secret, held, present)
 
 
 def _find_complete(X: HeldMatrix) -> Array:
@@ -314,16 +316,28 @@ def _open_ids(table: SiteTable, choice: Preparation) -> IdList:
     return IdList(opened.ids, secret, least=table.min_common, most=table.max_ids, pad=table.pad_ids)
 
 
-def _take_matched(opened: Table, matched: MatchedRows, table: SiteTable) -> Table:
-    """The rows of a view in the common order; its ids only if they can be compared once more."""
+def _take_matched(opened: Table, matched: MatchedRows, table: SiteTable, *, gaps: bool = False) -> Table:
+    """The rows of a view in the common order; its ids only if they can be compared once more.
+
+    With `gaps` the view may lack entities: any row stands in for one that it lacks, and a mask says which.
+    """
     if opened.ids is None or matched.rows is None or matched.table is None:
         raise InputError("The rows of this run were matched by ids, but the table has none now.")
     if digest_table(canonical_ids(opened.ids)) != matched.table.tobytes():
         raise InputError("The ids of the table have changed since the rows of this run were matched. Start a new run.")
     rows = matched.rows
+    if gaps:
+        return replace(opened, X=select_rows(opened.X, np.maximum(rows, 0)), ids=None, labels=None)
     labels = None if opened.labels is None else opened.labels[rows]
     ids = None if table.secret_file is None else opened.ids[rows]
     return replace(opened, X=take_rows(opened.X, rows), ids=ids, labels=labels)
+
+
+def _take_present(present: Array | None, matched: MatchedRows) -> Array | None:
+    """Which entities of the common order the site has, from which of its rows are complete."""
+    if present is None or matched.rows is None:
+        return present
+    return (matched.rows >= 0) & present[np.maximum(matched.rows, 0)]
 
 
 def _open_with_labels(

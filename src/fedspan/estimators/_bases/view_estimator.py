@@ -40,7 +40,7 @@ class ViewEstimator(FederatedEstimator):
         """Keep what each view's columns are called, because new tables are matched by it; None: they have no names."""
         self.column_names_ = keep_column_names(sources)
 
-    def _mean_over_views(self, views: ClientData, ids: Any = None) -> Array:
+    def _mean_over_views(self, views: ClientData, ids: object = None) -> Array:
         """The mean of what the views say of the same entities; a view may be None."""
         given = self._match_views(views)
         there = {name: given[name] for name in self.view_names_ if given[name] is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -135,7 +135,7 @@ def match_entities(
     return MatchedEntities({name: own[order] for name, own in rows.items()}, entities, method, how, counts, ledger)
 
 
-def _check_list(name: str, ids: Any) -> list[object]:
+def _check_list(name: str, ids: Iterable[object]) -> list[object]:
     with blame_client(name):
         if isinstance(ids, str | bytes) or (not isinstance(ids, Sequence | np.ndarray | range) and not _is_column(ids)):
             raise InputError(f"Ids must be a list or a column with one id for each row, but are {type(ids).__name__}.")

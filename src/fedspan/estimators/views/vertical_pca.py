@@ -141,7 +141,7 @@ class VerticalPCA(ViewEstimator, ColumnsParameters):
         views: ClientData,
         y: object = None,
         *,
-        ids: Any = None,
+        ids: object = None,
         match: Match = None,
         secret: str = "",
         min_clients: int | None = None,

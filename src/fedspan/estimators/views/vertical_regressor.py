@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, cast
+from typing import ClassVar, Self, cast
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -19,7 +18,7 @@ from fedspan.core.protection import RETRIES
 from fedspan.data.ids_and_labels import check_weights
 from fedspan.data.remote_tables import is_remote
 from fedspan.errors import InputError
-from fedspan.estimators._bases.feature_views import open_feature_views
+from fedspan.estimators._bases.feature_views import open_feature_views, open_new_feature_views
 from fedspan.estimators._bases.federated_estimator import (
     OF_RUN,
     OF_TABLES,
@@ -32,6 +31,7 @@ from fedspan.estimators._options.common_parameters import MAX_ROUNDS
 from fedspan.estimators._options.linear_methods import REGRESSION_LOSSES
 from fedspan.estimators.gcca import NO_PRIVACY_OF_VIEWS
 from fedspan.estimators.launch import warn_caller
+from fedspan.estimators.matching.match_views import Match, Matching
 from fedspan.estimators.parameters import about, check_parameters
 from fedspan.numerics.glm import LossName
 
@@ -92,6 +92,8 @@ class VerticalFederatedRegressor(RegressorMixin, FederatedEstimator, ViewRegress
         intercept_: The intercept, 0 without one.
         residual_scale_: σ of Huber's loss; 1 for the others.
         views_: The number of features of each client, by its name.
+        column_names_: What the columns of each client are called; None where they have no names.
+        matched_: Where the rows are in each view, if `fit` has matched them by their ids; else None.
         converged_: Whether the optimum was found.
         n_features_in_, n_samples_, n_clients_, n_rounds_, history_, ledger_, seed_: As in `FederatedPCA`.
 
@@ -108,7 +110,15 @@ class VerticalFederatedRegressor(RegressorMixin, FederatedEstimator, ViewRegress
     privacy: None = field(default=None, kw_only=True, metadata=NO_PRIVACY_OF_VIEWS)
 
     task: ClassVar[str] = "vertical-regressor"
-    learned: ClassVar[tuple[str, ...]] = ("coef_", "intercept_", "residual_scale_", "views_", *OF_TABLES, *OF_RUN)
+    learned: ClassVar[tuple[str, ...]] = (
+        "coef_",
+        "intercept_",
+        "residual_scale_",
+        "views_",
+        "column_names_",
+        *OF_TABLES,
+        *OF_RUN,
+    )
 
     def fit(
         self,
@@ -116,20 +126,31 @@ class VerticalFederatedRegressor(RegressorMixin, FederatedEstimator, ViewRegress
         y: object = None,
         *,
         sample_weight: object = None,
+        ids: object = None,
+        match: Match = None,
+        secret: str = "",
         retries: int = RETRIES,
         ledger: Ledger | None = None,
     ) -> Self:
         """Learn from the views and the targets that all clients know.
 
         Parameters:
-            views: One entry per client: some columns of the same rows in the same order.
-            y: The number to predict for each row.
-            sample_weight: The weight of each row; only relative sizes count. None: 1.
+            views: One entry per client: some columns of the same rows in the same order, or of rows that have ids.
+            y: The number to predict for each row of the first view; or a mapping from views (at least one) to the
+                targets of their rows, which must agree.
+            sample_weight: The weight of each row, as `y`; only relative sizes count. None: 1.
+            ids: The ids of the rows, one list per view (or one for all), or the name of a column that every table has.
+                Rows are then matched by their ids; those that not all views have are left out.
+            match: How: "psi", "digest" or "order" (which only compares the orders), as in `FederatedGCCA.fit`.
+            secret: A text that all clients know and the server does not, which keys the digests.
             retries: How often a client that did not answer is asked again.
             ledger: Where to write what happens; by default a new `Ledger`.
         """
         check_parameters(self)
-        data, widths = open_feature_views(views)
+        ledger = ledger if ledger is not None else Ledger()
+        matching = Matching(match, secret, compare=True, engine=self.engine, ledger=ledger, retries=retries)
+        opened = open_feature_views(views, ids, matching)
+        data, widths = opened.data, opened.widths
         if is_remote(data):
             raise InputError(
                 "A vertical regression runs in one process so far: the sites of a federation do not offer targets for "
@@ -137,7 +158,7 @@ class VerticalFederatedRegressor(RegressorMixin, FederatedEstimator, ViewRegress
             )
         if y is None:
             raise InputError("The targets of the rows are missing; call fit(views, y).")
-        targets = check_targets("all", np.asarray(y).reshape(-1))
+        targets = check_targets("all", np.asarray(opened.arrange("y", y)).reshape(-1))
         for name, source in data.items():
             if source.shape[0] != len(targets):
                 raise InputError(
@@ -146,7 +167,8 @@ class VerticalFederatedRegressor(RegressorMixin, FederatedEstimator, ViewRegress
                 )
         weight = None
         if sample_weight is not None:
-            weights = match_to_rows({"all": sample_weight}, {"all": targets}, "weights")
+            given = opened.arrange("sample_weight", sample_weight)
+            weights = match_to_rows({"all": given}, {"all": targets}, "weights")
             weight = check_weights(weights["all"], "sample_weight")
         method = VerticalLinear(
             loss=cast(LossName, self.loss),
@@ -168,6 +190,7 @@ class VerticalFederatedRegressor(RegressorMixin, FederatedEstimator, ViewRegress
         state = result.state
         self.coef_, self.intercept_, self.residual_scale_ = state.coef, state.intercept, state.scale
         self.views_, self.n_features_in_ = widths, sum(widths.values())
+        self.column_names_, self.matched_ = opened.columns, opened.matched
         self.n_samples_, self.n_clients_ = len(targets), len(data)
         self._keep_run(result)
         self.converged_ = bool(state.closed and not state.failed)
@@ -178,19 +201,15 @@ class VerticalFederatedRegressor(RegressorMixin, FederatedEstimator, ViewRegress
             )
         return self
 
-    def predict(self, views: ClientData) -> Array:
-        """The expected target of each row, from the same views as were learned from."""
+    def predict(self, views: ClientData, ids: object = None) -> Array:
+        """The expected target of each row, from the same views as were learned from.
+
+        With `ids`, as in `fit`, the rows of all views are taken in the order of the first one's.
+        """
         check_is_fitted(self)
-        data, widths = open_feature_views(views)
-        if widths != self.views_:
-            raise InputError(f"The model was fitted on the views {self.views_}, but {widths} were given.")
-        parts: Mapping[str, Any] = data
-        if len({part.shape[0] for part in parts.values()}) > 1:
-            raise InputError(
-                f"All views must have the same rows, but they have {[part.shape[0] for part in parts.values()]} rows."
-            )
-        ends = np.cumsum([*widths.values()])
-        pieces = zip(parts.values(), np.split(self.coef_, ends[:-1]), strict=True)
+        parts = open_new_feature_views(views, ids, self.views_, self.column_names_)
+        ends = np.cumsum([*self.views_.values()])
+        pieces = zip(parts, np.split(self.coef_, ends[:-1]), strict=True)
         eta = sum((np.asarray(X @ beta, dtype=np.float64) for X, beta in pieces), np.array(self.intercept_))
         return np.exp(eta) if self.loss == "poisson" else np.asarray(eta)
 
