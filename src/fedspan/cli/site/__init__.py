@@ -1,0 +1,1 @@
+"""`fedspan site`: what the administrator of a site does."""
