@@ -14,8 +14,6 @@ from fedspan.deployment.approval.signed_order import verify_order
 from fedspan.deployment.policy import Policy
 from fedspan.errors import InputError, PolicyRefusal
 from fedspan.jobs.checking.order_in_words import describe_order
-from fedspan.web.local_server import serve
-from fedspan.web.site_pages import make_site_app
 
 approvals = typer.Typer(add_completion=False)
 Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The site's kit.")]
@@ -32,7 +30,7 @@ def list_pending(
         bool, typer.Option("--all", help="Also those that were decided about; default: those that wait.")
     ] = False,
 ) -> None:
-    """Show the jobs that wait for your approval: who asks for what, which columns, what protects them, what would leave."""
+    """Show the jobs that wait for your approval: who asks for what, what protects it, what would leave."""
     policy, decisions = Policy.read(kit), Decisions(kit)
     records = decisions.list_all() if everything else decisions.list_waiting()
     if not records:
@@ -78,12 +76,17 @@ def refuse_order(
 @approvals.command("researchers")
 def list_researchers(
     kit: Kit,
-    add: Annotated[str | None, typer.Option(metavar="NAME", help="Let this researcher's jobs run; default: none.")] = None,
+    add: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Let this researcher's jobs run; default: none.")
+    ] = None,
     remove: Annotated[
         str | None, typer.Option(metavar="NAME", help="Refuse this researcher's jobs from now on; default: none.")
     ] = None,
 ) -> None:
-    """Show whose jobs may run here, or change it, at once. A run of somebody who is removed stops before its next answer."""
+    """Show whose jobs may run here, or change it, at once.
+
+    A run of somebody who is removed stops before its next answer.
+    """
     if add is not None or remove is not None:
         change_researchers(kit, add=add, remove=remove)
     rules = Policy.read(kit).approvals
@@ -92,19 +95,6 @@ def list_researchers(
     typer.echo(f"wait for approval: {_WAITING[rules.approval]}")
     for name, rule in rules.by_algorithm.items():
         typer.echo(f"{name}: {rule}")
-
-
-@approvals.command("ui")
-def open_page(
-    kit: Kit,
-    port: Annotated[int, typer.Option(help="The port of this machine on which the page is; 0: any that is free.")] = 0,
-) -> None:
-    """Show a page in the browser for all this: jobs to approve, runs, budget, book and rules. Ctrl-C ends it.
-
-    Only this machine can open it, with the link that is printed. It does nothing that the commands cannot.
-    """
-    Policy.read(kit)
-    serve(lambda keys, own: make_site_app(kit, keys, own), port, lambda link: typer.echo(f"open {link}"))
 
 
 _WAITING = {"each": "all jobs", "researcher": "jobs of those who are not named", "never": "none"}
