@@ -108,7 +108,15 @@ def test_a_folder_can_be_taken_in_at_a_glance() -> None:
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
-        ("nvflare", {"fedspan.deployment.flare", "fedspan.deployment.flare_admin"}),
+        (
+            "nvflare",
+            {
+                "fedspan.deployment.flare",
+                "fedspan.deployment.flare_admin",
+                "fedspan.deployment.approval.gate",
+                "fedspan.deployment.approval.scheduler",
+            },
+        ),
         (
             "torch",
             {"fedspan.algorithms._pytorch", "fedspan.algorithms.gcca.networks", "fedspan.algorithms.learning.torch"},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedspan.algorithms import FedAdam, FedAvg, FedSgd, Limit, Sampling, Scaffold, Ssca, Steps
-from fedspan.algorithms.learning._samples import LabelledRows
+from fedspan.algorithms.learning._labelled_rows import LabelledRows
 from fedspan.algorithms.learning.torch import Problem, TorchModel, TorchRows, cross_entropy
 from fedspan.core.run import Result, run
 from fedspan.engines import InProcess

@@ -11,7 +11,8 @@ import scipy.optimize
 import scipy.sparse as sp
 
 from fedspan.algorithms import Limit, Ssca, SscaMomentum, Steps
-from fedspan.algorithms.learning._samples import LabelledRows, SampleClient
+from fedspan.algorithms.learning._labelled_rows import LabelledRows
+from fedspan.algorithms.learning._samples import SampleClient
 from fedspan.core.protocol import Sensitivity, Sum, tasks_of
 from fedspan.core.rng import SERVER, Streams
 from fedspan.core.run import Info, Result, run

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedspan.algorithms import Limit, Sampling, Steps, VerticalSgd, VerticalSsca
-from fedspan.algorithms.learning._samples import LabelledRows
+from fedspan.algorithms.learning._labelled_rows import LabelledRows
 from fedspan.channel import Channel, Stage
 from fedspan.core.protocol import Each, Sum
 from fedspan.core.rng import SERVER, Streams

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from fedspan import FederatedClassifier, Secure, VerticalFederatedClassifier
 from fedspan.algorithms import Ssca, VerticalSsca
-from fedspan.algorithms.learning._samples import LabelledRows
+from fedspan.algorithms.learning._labelled_rows import LabelledRows
 from fedspan.core.run import run
 from fedspan.engines import InProcess
 from fedspan.numerics.swish import Swish

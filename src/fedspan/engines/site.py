@@ -20,7 +20,7 @@ from fedspan.core.snapshot import SiteSnapshot
 from fedspan.data.clients import blame_client
 from fedspan.engines.questions import QuestionCheck
 from fedspan.errors import FedspanError, ProtocolError
-from fedspan.privacy.guard import Admission, Guard
+from fedspan.privacy.guard import AdmittedAnswer, Guard
 from fedspan.secure.masking import Party, digest_request, split_request
 from fedspan.secure.packing import Exponents, read_exponents
 from fedspan.secure.witness import Witness, WitnessMemory
@@ -36,7 +36,7 @@ class Question(NamedTuple):
     vault: Party | None = None  # masks them
     asked: bytes = b""  # a digest of the request
     exponents: Exponents | None = None  # of arrays that leave with few bits
-    admitted: Admission | None = None  # of a private run: it is written down and charged
+    admitted: AdmittedAnswer | None = None  # of a private run: it is written down and charged
     reply: Arrays | None = None
 
 

@@ -1,7 +1,13 @@
-"""All estimators by their names, for those who are told a name: job files, run folders, a federation's server."""
+"""All estimators and the algorithms of their methods by their names, for job files, run folders and federations."""
 
 from __future__ import annotations
 
+from fedspan.algorithms.registry import ALGORITHMS
+from fedspan.core.protocol import AnyServer
+from fedspan.estimators._options.classifier_methods import ROW_METHODS, VIEW_METHODS
+from fedspan.estimators._options.maxvar_solvers import MAXVAR_SOLVERS
+from fedspan.estimators._options.personalized_methods import METHODS
+from fedspan.estimators._options.spectral_parameters import SOLVERS
 from fedspan.estimators.classifier import FederatedClassifier
 from fedspan.estimators.deep_gcca import DeepFederatedGCCA
 from fedspan.estimators.gcca import FederatedGCCA
@@ -39,3 +45,18 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "VerticalSVD": VerticalSVD,
     "VerticalFederatedRegressor": VerticalFederatedRegressor,
 }
+
+
+def find_named_algorithms(estimator: str, name: str) -> tuple[type[AnyServer], ...] | None:
+    """The algorithms of a solver or method; none if there is no such name, None if the estimator has no names."""
+    if estimator in ("FederatedPCA", "FederatedSVD"):
+        return (type(SOLVERS[name]()),) if name in SOLVERS else ()
+    if estimator == "FederatedGCCA":
+        kept = tuple(ALGORITHMS[other] for other in ("KeptMaxVar", "StudyViews"))  # missing entities; what it searches
+        return (MAXVAR_SOLVERS[name], *kept) if name in MAXVAR_SOLVERS else ()
+    if estimator == "PersonalizedPCA":
+        return (METHODS[name], ALGORITHMS["PerPca"]) if name in METHODS else ()
+    known = {"FederatedClassifier": ROW_METHODS, "VerticalFederatedClassifier": VIEW_METHODS}.get(estimator)
+    if known is None:
+        return None
+    return (type(known[name]),) if name in known else ()

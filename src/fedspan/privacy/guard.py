@@ -28,7 +28,7 @@ from fedspan.privacy.release import Declared
 Sent = dict[str, dict[str, str]]  # task → release → digest of its contents
 
 
-class Admission(NamedTuple):
+class AdmittedAnswer(NamedTuple):
     """A question that may be answered. `secret` is the seed of whatever the answer draws at random."""
 
     task: str
@@ -56,11 +56,11 @@ class Guard:
     def __init__(self, plan: Plan, source: NoiseSource, budget: Budget | None = None) -> None:
         self.plan, self.source, self.budget = plan, source, budget
         self.sent: Sent = {}
-        self._last: tuple[Admission, Arrays] | None = None
+        self._last: tuple[AdmittedAnswer, Arrays] | None = None
         if budget:
             budget.reserve(source.run, plan.costs(), plan.neighbours, plan.ahead)
 
-    def admit(self, task: str, question: Arrays) -> Admission:
+    def admit(self, task: str, question: Arrays) -> AdmittedAnswer:
         """Charge the answer to a question before it is computed, or refuse it. The same question again is free."""
         plan = self.plan
         if task not in plan.noise:
@@ -68,7 +68,7 @@ class Guard:
         require_finite_numbers(task, question)
         release = name_release(task, question)
         digest = self._charge(task, release)
-        return Admission(task, release, digest, self.source.seed(task, release, "draws"))
+        return AdmittedAnswer(task, release, digest, self.source.seed(task, release, "draws"))
 
     def _charge(self, task: str, release: str) -> str:
         """Write the release down. What is known of its contents, if it was sent before."""
@@ -86,13 +86,13 @@ class Guard:
             self.budget.confirm(self.source.run, task, release, digest)
         self.sent[task][release] = digest
 
-    def find_sent(self, admission: Admission) -> Arrays | None:
+    def find_sent(self, admission: AdmittedAnswer) -> Arrays | None:
         """What was sent in answer to this question, if it was the last one."""
         if self._last and self._last[0][:2] == admission[:2]:
             return self._last[1]
         return None
 
-    def protect(self, admission: Admission, releases: Mapping[str, Declared], arrays: Arrays) -> Arrays:
+    def protect(self, admission: AdmittedAnswer, releases: Mapping[str, Declared], arrays: Arrays) -> Arrays:
         """The arrays with their noise, as integers on their grids."""
         plan, (task, release, before, _) = self.plan, admission
         if set(arrays) != set(plan.noise[task]):

@@ -77,7 +77,9 @@ def match_variants(each: Mapping[str, Sequence[Variant]], differing: str, autoso
             same = places.get(key)
             shared += variant.id in ids
             if same is None:
-                _compare(variant, at.get((variant.chromosome, variant.position)), ids.get(variant.id), differences)
+                _count_difference(
+                    variant, at.get((variant.chromosome, variant.position)), ids.get(variant.id), differences
+                )
             elif same.counted != variant.counted:
                 if _is_palindromic(variant):
                     bad.add(key)
@@ -128,7 +130,7 @@ def _index(variants: Sequence[Variant]) -> tuple[dict[str, Variant], set[str]]:
     return places, repeated
 
 
-def _compare(variant: Variant, here: Variant | None, named: Variant | None, found: Differences) -> None:
+def _count_difference(variant: Variant, here: Variant | None, named: Variant | None, found: Differences) -> None:
     """Say what is different about a variant that the first client does not have as it is."""
     if here is not None:
         flipped = {allele.translate(_COMPLEMENT)[::-1] for allele in (variant.counted, variant.other)}

@@ -16,8 +16,8 @@ import numpy as np
 from fedspan._types import Array
 from fedspan.errors import InputError
 
-_CODES = {"23": "X", "24": "Y", "25": "XY", "26": "MT", "M": "MT"}
-_MOST_TEXT = 1 << 30  # bytes of a description that a client may send
+_CHROMOSOME_NAMES = {"23": "X", "24": "Y", "25": "XY", "26": "MT", "M": "MT"}
+_MOST_VARIANT_TEXT = 1 << 30  # bytes of a description that a client may send
 
 
 class Variant(NamedTuple):
@@ -43,7 +43,7 @@ class Variant(NamedTuple):
 def normalize_chromosome(name: str) -> str:
     """One way to write each chromosome."""
     bare = name[3:] if name[:3].lower() == "chr" else name
-    return _CODES.get(bare.upper(), bare.upper())
+    return _CHROMOSOME_NAMES.get(bare.upper(), bare.upper())
 
 
 def is_autosome(name: str) -> bool:
@@ -72,7 +72,7 @@ def unpack_variants(packed: Array) -> list[Variant]:
     """The same back; what another client sent is checked before it is believed."""
     try:
         opened = zlib.decompressobj()
-        text = opened.decompress(np.asarray(packed, dtype=np.uint8).tobytes(), _MOST_TEXT).decode()
+        text = opened.decompress(np.asarray(packed, dtype=np.uint8).tobytes(), _MOST_VARIANT_TEXT).decode()
         if not opened.eof:
             raise ValueError
         cells = [line.split("\t") for line in text.split("\n") if line]

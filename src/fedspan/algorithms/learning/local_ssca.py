@@ -42,16 +42,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedspan._types import Array, Arrays
+from fedspan.algorithms.learning._labelled_rows import LabelledRows, Samples, check_at_least
 from fedspan.algorithms.learning._samples import (
     DEFAULT_NET,
-    LabelledRows,
     LocalMemory,
     Opening,
     SampleBased,
     SampleClient,
-    Samples,
     Sampling,
-    check_at_least,
     mark_finite,
 )
 from fedspan.algorithms.learning.held_out import Evaluation, count_held_out, deal_rows, measure_outputs, temper_rows

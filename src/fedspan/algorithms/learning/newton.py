@@ -32,7 +32,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms.learning._samples import check_at_least, check_finite_rows, check_labels, mark_finite
+from fedspan.algorithms.learning._labelled_rows import check_at_least, check_finite_rows, check_labels
+from fedspan.algorithms.learning._samples import mark_finite
 from fedspan.algorithms.spectral.oneshot import pack_triangle, unpack_triangle
 from fedspan.core.protocol import (
     Ask,

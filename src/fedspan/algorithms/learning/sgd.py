@@ -29,6 +29,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedspan._types import Array, Arrays
+from fedspan.algorithms.learning._labelled_rows import check_at_least
 from fedspan.algorithms.learning._samples import (
     DEFAULT_NET,
     LocalMemory,
@@ -39,7 +40,6 @@ from fedspan.algorithms.learning._samples import (
     Sampling,
     Steps,
     can_be_squared,
-    check_at_least,
     mark_finite,
     mean_loss,
 )

@@ -33,6 +33,7 @@ from typing import Literal
 import numpy as np
 
 from fedspan._types import Array
+from fedspan.algorithms.learning._labelled_rows import check_at_least
 from fedspan.algorithms.learning._samples import (
     DEFAULT_NET,
     Model,
@@ -42,7 +43,6 @@ from fedspan.algorithms.learning._samples import (
     Steps,
     Sums,
     can_be_squared,
-    check_at_least,
     check_steps,
     mean_loss,
 )

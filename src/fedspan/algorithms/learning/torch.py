@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 from fedspan._types import Array, Matrix
 from fedspan.algorithms._pytorch import import_torch
-from fedspan.algorithms.learning._samples import check_finite_rows, check_labels
+from fedspan.algorithms.learning._labelled_rows import check_finite_rows, check_labels
 from fedspan.algorithms.learning.constraints.limits import Limit
 from fedspan.algorithms.learning.scaling import Scaling
 from fedspan.errors import InputError

@@ -30,15 +30,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms.learning._samples import (
-    Opening,
-    Sampling,
-    Steps,
-    Sums,
-    check_finite_rows,
-    check_labels,
-    mark_finite,
-)
+from fedspan.algorithms.learning._labelled_rows import check_finite_rows, check_labels
+from fedspan.algorithms.learning._samples import Opening, Sampling, Steps, Sums, mark_finite
 from fedspan.algorithms.learning.constraints.limits import PartSums, sum_parts
 from fedspan.algorithms.learning.scaling import EarlierModel, Scaling, scaling_arrays, sum_columns, sum_squares
 from fedspan.algorithms.learning.sgd import FedSgd

@@ -18,7 +18,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms.learning._samples import DEFAULT_NET, Opening, check_at_least
+from fedspan.algorithms.learning._labelled_rows import check_at_least
+from fedspan.algorithms.learning._samples import DEFAULT_NET, Opening
 from fedspan.algorithms.learning.held_out import Evaluation, measure_outputs, temper_rows
 from fedspan.algorithms.learning.scaling import EarlierModel
 from fedspan.algorithms.learning.training_guard import (

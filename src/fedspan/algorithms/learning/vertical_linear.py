@@ -25,7 +25,7 @@ import numpy as np
 import scipy.linalg
 
 from fedspan._types import Array, Arrays, Matrix
-from fedspan.algorithms.learning._samples import check_at_least, check_finite_rows, check_labels
+from fedspan.algorithms.learning._labelled_rows import check_at_least, check_finite_rows, check_labels
 from fedspan.algorithms.learning.scaling import Scaling, sum_columns, sum_squares, to_dense
 from fedspan.core.protocol import PUBLIC, Ask, Client, Course, Needs, Replay, Round, Server, Sum, Turn, complete, task
 from fedspan.core.rng import Streams

@@ -36,13 +36,13 @@ def list_pending(
     if not records:
         typer.echo("no job waits for your approval" if not everything else "no job has come with a signed order yet")
     for record in records:
-        _show(record, policy, kit)
+        _show_order(record, policy, kit)
         if record.state == "waiting":
             typer.echo(f"  to let it run:  fedspan site approve {kit} {record.digest[:16]}")
             typer.echo(f"  to refuse it:   fedspan site refuse {kit} {record.digest[:16]} --reason '…'")
 
 
-def _show(record: OrderRecord, policy: Policy, kit: Path) -> None:
+def _show_order(record: OrderRecord, policy: Policy, kit: Path) -> None:
     decided = f"; decided {record.decided}" if record.decided else ""
     reason = f": {printable(record.reason)}" if record.reason else ""
     typer.echo(f"{record.state} since {record.first_seen}{decided}{reason}")

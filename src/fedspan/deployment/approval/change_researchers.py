@@ -12,7 +12,7 @@ from fedspan.deployment.policy import FILE, Policy
 from fedspan.deployment.site_rules.book import Book
 from fedspan.errors import InputError
 
-_LINE = re.compile(r"^(# *)?researchers *=.*$", re.MULTILINE)
+_RESEARCHERS_LINE = re.compile(r"^(# *)?researchers *=.*$", re.MULTILINE)
 
 
 def change_researchers(kit: Path, *, add: str | None = None, remove: str | None = None) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ def change_researchers(kit: Path, *, add: str | None = None, remove: str | None 
     else:
         end = re.search(r"^\[", text[begin.end() :], re.MULTILINE)
         rest = len(text) if end is None else begin.end() + end.start()
-        section, found = _LINE.subn(lambda match: line, text[begin.end() : rest], count=1)
+        section, found = _RESEARCHERS_LINE.subn(lambda match: line, text[begin.end() : rest], count=1)
         text = text[: begin.end()] + (section if found else f"\n{line}{section}") + text[rest:]
     changed = Policy.parse(parse_toml(text), kit, path)
     if changed.approvals.researchers != tuple(left):

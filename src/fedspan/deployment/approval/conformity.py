@@ -21,11 +21,7 @@ from fedspan.deployment.approval.signed_order import Order
 from fedspan.deployment.server_job import LABELLED_ESTIMATORS, RunRequest
 from fedspan.engines.start import StartMessage, plain_fields, preparation_from
 from fedspan.errors import FedspanError, InputError, PolicyRefusal
-from fedspan.estimators._options.classifier_methods import ROW_METHODS, VIEW_METHODS
-from fedspan.estimators._options.maxvar_solvers import MAXVAR_SOLVERS
-from fedspan.estimators._options.personalized_methods import METHODS
-from fedspan.estimators._options.spectral_parameters import SOLVERS
-from fedspan.estimators.catalogue import ESTIMATORS
+from fedspan.estimators.catalogue import ESTIMATORS, find_named_algorithms
 
 _PREPARING: tuple[type[AnyServer], ...] = (AgreeOnColumns, CompareOrder, CountClasses, *MATCHINGS, *OPENINGS)
 _MATCHING = {"psi": MatchRing, "digest": MatchDigests}
@@ -36,7 +32,7 @@ def check_follows(start: StartMessage, order: Order) -> None:
     """Refuse an opening that the signed order does not lead to."""
     request = order.find_request(start.run)
     _check_sites(start, order)
-    _check_table(start, request)
+    _check_asked_table(start, request)
     _check_method(start, request)
     _check_sums(start, request)
     _check_noise(start, request)
@@ -64,7 +60,7 @@ def _check_sites(start: StartMessage, order: Order) -> None:
         raise _refuse("the sites are", ", ".join(sorted(start.clients)), ", ".join(order.sites))
 
 
-def _check_table(start: StartMessage, request: RunRequest) -> None:
+def _check_asked_table(start: StartMessage, request: RunRequest) -> None:
     opened, asked = start.table.get("name") or "default", request.table.get("name") or "default"
     if opened != asked:
         raise _refuse("the table is", opened, asked)
@@ -94,13 +90,13 @@ def _check_method(start: StartMessage, request: RunRequest) -> None:
         return
     if isinstance(algorithm, _PREPARING):
         return
-    _check_options(algorithm, request.parameters)
+    _check_asked_options(algorithm, request.parameters)
     limit = _find_rounds(request)
     if limit is not None and algorithm.family != "gcca" and start.rounds > limit + _ROUNDS_BESIDE:
         raise _refuse("the rounds are at most", start.rounds, limit)
 
 
-def _check_options(algorithm: AnyServer, parameters: Mapping[str, object]) -> None:
+def _check_asked_options(algorithm: AnyServer, parameters: Mapping[str, object]) -> None:
     """Compare what decides how much is told: the number of components, batches, and what is taken off the rows."""
     own = vars(algorithm)
     for field, parameter in (("k", "n_components"), ("batch", "batch_size"), ("collect", "collect")):
@@ -194,17 +190,7 @@ def _find_named(estimator: str, parameters: Mapping[str, object]) -> tuple[type[
     name = parameters.get("solver", parameters.get("method"))
     if not isinstance(name, str) or name in ("auto", "default"):
         return None
-    if estimator in ("FederatedPCA", "FederatedSVD"):
-        return (type(SOLVERS[name]()),) if name in SOLVERS else ()
-    if estimator == "FederatedGCCA":
-        kept = tuple(ALGORITHMS[other] for other in ("KeptMaxVar", "StudyViews"))  # missing entities; what it searches
-        return (MAXVAR_SOLVERS[name], *kept) if name in MAXVAR_SOLVERS else ()
-    if estimator == "PersonalizedPCA":
-        return (METHODS[name], ALGORITHMS["PerPca"]) if name in METHODS else ()
-    known = {"FederatedClassifier": ROW_METHODS, "VerticalFederatedClassifier": VIEW_METHODS}.get(estimator)
-    if known is None:
-        return None
-    return (type(known[name]),) if name in known else ()
+    return find_named_algorithms(estimator, name)
 
 
 def _find_rounds(request: RunRequest) -> int | None:

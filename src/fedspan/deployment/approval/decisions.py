@@ -26,8 +26,8 @@ except ImportError:  # no lock on such a system: a site runs one job at a time t
     fcntl = None  # type: ignore[assignment]
 
 _MOST_WAITING = 100  # orders; a researcher who floods a site must not fill its disk
-_NAME = re.compile(r"[0-9a-f]{64}\.json")
-_LONGEST_REASON = 500  # characters that the researcher is told
+_DIGEST_NAME = re.compile(r"[0-9a-f]{64}\.json")
+_MOST_REASON = 500  # characters that the researcher is told
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Decisions:
     def list_all(self) -> list[OrderRecord]:
         """All orders, the latest first."""
         names = (
-            [path.stem for path in self.folder.glob("*.json") if _NAME.fullmatch(path.name)]
+            [path.stem for path in self.folder.glob("*.json") if _DIGEST_NAME.fullmatch(path.name)]
             if self.folder.is_dir()
             else []
         )
@@ -108,7 +108,7 @@ class Decisions:
                 raise PolicyRefusal(f"{_MOST_WAITING} orders wait at this site already. Try again later.")
             self.book.write("asked", order_digest=order.digest, by=order.submitter.name, job=job)
             shares = {} if known is None else known.shares
-            return self._write(OrderRecord(signed, "waiting", _now(), job, shares=shares))
+            return self._write(OrderRecord(signed, "waiting", _say_time(), job, shares=shares))
 
     def note_admitted(self, order: Order, signed: SignedOrder) -> OrderRecord:
         """Keep an order that need not wait."""
@@ -116,7 +116,7 @@ class Decisions:
         if known is not None:
             return known
         with self._hold():
-            return self._write(OrderRecord(signed, "admitted", _now()))
+            return self._write(OrderRecord(signed, "admitted", _say_time()))
 
     def approve(self, digest: str) -> Order:
         """Let an order run. It is verified once more, so that what is approved is what was signed."""
@@ -128,7 +128,7 @@ class Decisions:
     def refuse(self, digest: str, reason: str) -> OrderRecord:
         """Refuse an order, also one that was approved before; its researcher is told the reason."""
         record = self.find_by_start(digest)
-        said = " ".join(reason.split())[:_LONGEST_REASON]
+        said = " ".join(reason.split())[:_MOST_REASON]
         self._decide(record, "refused", said, f"refused order {record.digest[:16]}: {said or 'no reason given'}")
         return replace(record, state="refused", reason=said)
 
@@ -151,7 +151,7 @@ class Decisions:
         with self._hold():
             self.book.write("administrator", act=act)
             known = self.find(record.digest) or record
-            self._write(replace(known, state=state, reason=reason, decided=_now()))
+            self._write(replace(known, state=state, reason=reason, decided=_say_time()))
 
     def _write(self, record: OrderRecord) -> OrderRecord:
         write_whole(self.folder / f"{record.digest}.json", json.dumps(asdict(record), indent=1))
@@ -167,5 +167,5 @@ class Decisions:
             yield
 
 
-def _now() -> str:
+def _say_time() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

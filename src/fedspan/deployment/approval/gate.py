@@ -22,8 +22,8 @@ from fedspan.deployment.policy import Policy
 from fedspan.deployment.site_rules.pause import Pause
 from fedspan.errors import FedspanError, PolicyRefusal
 
-_LOG = logging.getLogger("fedspan.gate")
-_LOG.addFilter(PrintableLog())
+_GATE_LOG = logging.getLogger("fedspan.gate")
+_GATE_LOG.addFilter(PrintableLog())
 
 
 def ask_gate(kit: Path, requirement: object, job: str) -> tuple[bool, str]:
@@ -39,7 +39,7 @@ def ask_gate(kit: Path, requirement: object, job: str) -> tuple[bool, str]:
         words = str(error)
         return False, words if words.startswith(("waiting", "refused")) or error.passing else f"refused: {words}"
     except FedspanError as error:
-        _LOG.error("job %s cannot be looked at: %s", job, error)
+        _GATE_LOG.error("job %s cannot be looked at: %s", job, error)
         return False, "refused: this site cannot look at the job; its log says why."
     return True, "" if order is None else order.digest[:16]
 

@@ -13,7 +13,7 @@ from nvflare.app_common.job_schedulers.job_scheduler import (
 
 from fedspan.deployment.approval.waiting import find_refusal
 
-_KEPT = 20  # lines of a job's history
+_HISTORY = 20  # lines of a job's history
 _INTERVAL = 1.0  # seconds between two looks
 _COUNT = 100_000_000  # looks: more than in three years
 
@@ -27,7 +27,7 @@ class PatientScheduler(DefaultJobScheduler):  # type: ignore[misc]
     def _update_schedule_history(self, job: Job, result: str, fl_ctx: FLContext) -> None:
         super()._update_schedule_history(job, result, fl_ctx)
         history = job.meta.get(JobMetaKey.SCHEDULE_HISTORY.value) or []
-        job.meta[JobMetaKey.SCHEDULE_HISTORY.value] = history[-_KEPT:]
+        job.meta[JobMetaKey.SCHEDULE_HISTORY.value] = history[-_HISTORY:]
 
     def _try_job(self, job: Job, fl_ctx: FLContext) -> tuple[int, dict[str, DispatchInfo] | None, str]:
         code, dispatch, result = super()._try_job(job, fl_ctx)

@@ -24,8 +24,8 @@ from fedspan.deployment.kit_identity import KitIdentity
 from fedspan.deployment.server_job import RunRequest
 from fedspan.errors import CheckpointError, PolicyRefusal, ProtocolError
 
-_PURPOSE = b"fedspan order\n"  # so that no other signature of the same key can stand for an order
-_LONGEST = 1_000_000  # characters of an order
+_SIGNED_FOR = b"fedspan order\n"  # so that no other signature of the same key can stand for an order
+_MOST_ORDER = 1_000_000  # characters of an order
 
 
 class _OrderTree(TypedDict):
@@ -68,8 +68,8 @@ class SignedOrder:
             signed = build(cls, tree)
         except CheckpointError as error:
             raise PolicyRefusal(f"The job must carry an order that a researcher has signed: {error}") from None
-        if len(signed.text) > _LONGEST:
-            raise PolicyRefusal(f"The job's order has {len(signed.text)} characters; at most {_LONGEST} are read.")
+        if len(signed.text) > _MOST_ORDER:
+            raise PolicyRefusal(f"The job's order has {len(signed.text)} characters; at most {_MOST_ORDER} are read.")
         return signed
 
 
@@ -100,8 +100,8 @@ def sign_order(kit: Path, requests: Sequence[RunRequest], sites: Sequence[str]) 
     tree["requests"] = [request.to_json() for request in requests]
     text = json.dumps(tree, sort_keys=True)
     identity = KitIdentity(kit)
-    signature = identity.sign(_PURPOSE + text.encode())
-    return SignedOrder(text, _encode(identity.certificate), _encode(signature))
+    signature = identity.sign(_SIGNED_FOR + text.encode())
+    return SignedOrder(text, _encode_order(identity.certificate), _encode_order(signature))
 
 
 def verify_order(kit: Path, signed: SignedOrder) -> Order:
@@ -114,7 +114,7 @@ def verify_order(kit: Path, signed: SignedOrder) -> Order:
         raise PolicyRefusal("The order's certificate or signature is not in base64.") from None
     submitter = _read_submitter(certificate)
     try:
-        KitIdentity(kit).check(submitter.name, certificate, _PURPOSE + signed.text.encode(), signature)
+        KitIdentity(kit).check(submitter.name, certificate, _SIGNED_FOR + signed.text.encode(), signature)
     except ProtocolError as error:
         raise PolicyRefusal(
             f"The order is not one that a researcher of this federation signed, or it was changed since: {error}"
@@ -150,5 +150,5 @@ def _read_submitter(certificate: bytes) -> Submitter:
     return Submitter(read(names.COMMON_NAME), read(names.ORGANIZATION_NAME), role, sha256(certificate).hexdigest())
 
 
-def _encode(data: bytes) -> str:
+def _encode_order(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")

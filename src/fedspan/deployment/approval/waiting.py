@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from fedspan._foreign import printable
 from fedspan.errors import PolicyRefusal
 
-_LONGEST = 1000  # characters of what sites say
-_SAID = re.compile(r"Details: (.*)", re.DOTALL)
+_LONGEST_WAIT = 1000  # characters of what sites say
+_SAID_REFUSED = re.compile(r"Details: (.*)", re.DOTALL)
 _SITE = re.compile(
     r"(?:^|; )([A-Za-z0-9_-]+): ((?:waiting|refused|This site is paused)(?:(?!; [A-Za-z0-9_-]+: ).)*)", re.DOTALL
 )
@@ -43,5 +43,5 @@ def _last_line(meta: Mapping[str, object]) -> str:
 
 
 def _read_sites(line: str) -> list[tuple[str, str]]:
-    found = _SAID.search(line[:_LONGEST])
+    found = _SAID_REFUSED.search(line[:_LONGEST_WAIT])
     return [] if found is None else [(site, printable(words.strip())) for site, words in _SITE.findall(found[1])]

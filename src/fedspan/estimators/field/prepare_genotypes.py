@@ -24,7 +24,7 @@ from fedspan.estimators.launch import make_engine
 from fedspan.estimators.parameters import is_number, is_whole
 from fedspan.secure.masking import Secure
 
-_HELD = 1 << 31  # genotypes (bytes) of all clients together that are kept in memory if streaming is "auto"
+_HELD_GENOTYPES = 1 << 31  # genotypes (bytes) of all clients together that are kept in memory if streaming is "auto"
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def agree_on_genotypes(
     for note in agreed.notes:
         ledger.add(Note(note))
     bytes_held = sum(len(survey.file.samples) for survey in surveys.values()) * len(agreed.p)
-    held = asked.streaming == "no" or (asked.streaming == "auto" and bytes_held <= _HELD)
+    held = asked.streaming == "no" or (asked.streaming == "auto" and bytes_held <= _HELD_GENOTYPES)
     names = name_variants(agreed.list_variants())
     sources = {name: GenotypeSource(survey, agreed, names, asked.scale, held) for name, survey in surveys.items()}
     return PreparedGenotypes(sources, agreed, asked.scale, ledger)

@@ -28,7 +28,7 @@ _LEARNS = {
     "vertical-pca": "the principal components of one table whose columns are at different sites",
     "vertical-svd": "the singular vectors of one table whose columns are at different sites",
 }
-_LONGEST = 300  # characters of one list in a line
+_MOST_SHOWN = 300  # characters of one list in a line
 _TYPICAL_ROWS = 1000  # where a site does not tell how many there are
 
 
@@ -48,7 +48,7 @@ def describe_order(order: Order, policy: Policy) -> list[tuple[str, str]]:
 def _describe_request(request: RunRequest, order: Order, policy: Policy) -> list[tuple[str, str]]:
     lines = [("run", request.run), ("wants", _describe_task(request))]
     try:
-        columns, features = _list_columns(request, policy)
+        columns, features = _say_columns(request, policy)
     except (PolicyRefusal, FedspanError) as error:
         return [*lines, ("cannot run", str(error))]
     lines.append(("reads", columns))
@@ -60,26 +60,26 @@ def _describe_request(request: RunRequest, order: Order, policy: Policy) -> list
 def _describe_task(request: RunRequest) -> str:
     if request.estimator is None:
         return f"a run of the algorithm {request.algorithm}, at most {request.rounds} rounds"
-    task = _find_task(request.estimator)
-    given = [f"{key} = {_shorten(value)}" for key, value in request.parameters.items() if value is not None]
+    task = _task_of(request.estimator)
+    given = [f"{key} = {_shorten_list(value)}" for key, value in request.parameters.items() if value is not None]
     known = parameters_of(TASKS[task].estimator)
     default = next((known[key].default for key in ("max_rounds", "rounds") if key in known), None)
     rounds = request.parameters.get("max_rounds", request.parameters.get("rounds", default))
     return f"{_LEARNS[task]} (task {task}; {', '.join(given) or 'usual options'}; at most {rounds} rounds)"
 
 
-def _find_task(estimator: str) -> str:
+def _task_of(estimator: str) -> str:
     return next(name for name, task in TASKS.items() if task.estimator.__name__ == estimator)
 
 
-def _list_columns(request: RunRequest, policy: Policy) -> tuple[str, int]:
+def _say_columns(request: RunRequest, policy: Policy) -> tuple[str, int]:
     """The table and the columns that a request would read, and how many features they become."""
     name = request.table.get("name") or "default"
     table = policy.find_table(request.table)
     asked = {**request.table, "alone": request.estimator in VIEW_ESTIMATORS}
     choice = table.choose(asked)  # type: ignore[arg-type]
     names = table.names_of(choice)
-    columns = _shorten(choice.columns) if choice.columns is not None else f"all {table.features} columns"
+    columns = _shorten_list(choice.columns) if choice.columns is not None else f"all {table.features} columns"
     beside = [f"label {table.label}"] if request.estimator in LABELLED_ESTIMATORS and table.label else []
     beside += [f"target {table.target}"] if request.estimator == "FederatedRegressor" and table.target else []
     beside += [f"ids {table.id}"] if request.estimator in VIEW_ESTIMATORS and table.id else []
@@ -110,7 +110,7 @@ def _describe_leaving(request: RunRequest, order: Order, features: int) -> Seque
     """Sentences on what the server would see, as the method that the request comes to says it."""
     if request.estimator is None:
         return [f"what {request.algorithm} asks for; see the list of its tasks in the documentation"]
-    task = _find_task(request.estimator)
+    task = _task_of(request.estimator)
     secure = request.choose_secure(len(order.sites))
     views = TASKS[task].over == "views"
     options = {**request.parameters, "privacy": RowDP(**request.privacy) if request.privacy else None}  # type: ignore[arg-type]
@@ -125,6 +125,6 @@ def _describe_leaving(request: RunRequest, order: Order, features: int) -> Seque
         return [f"unknown: the method cannot be worked out at this site alone ({error})"]
 
 
-def _shorten(value: object) -> str:
+def _shorten_list(value: object) -> str:
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
