@@ -21,7 +21,8 @@ from fedspan.deployment.approval.signed_order import sign_order
 from fedspan.deployment.approval.waiting import check_not_refused, find_waiting
 from fedspan.deployment.flare_job import TOPIC, write_job
 from fedspan.deployment.kit import check_certificates, role
-from fedspan.deployment.server_job import Outcome, RunRequest, read_outcome
+from fedspan.deployment.run_request import RunRequest
+from fedspan.deployment.server_job import Outcome, read_outcome
 from fedspan.errors import ClientError, FedspanError, InputError, MissingExtraError
 
 T = TypeVar("T")

@@ -22,8 +22,9 @@ from fedspan.privacy.budget import Budget
 CLASSES = [
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
-    "fedspan.deployment.flare.FlareServer",
+    "fedspan.deployment.operations.flare_server.FlareServer",
     "fedspan.deployment.flare.FlareClient",
+    "fedspan.deployment.flare.FlareServer",  # its place before
     "fedspan.engines.flare.FlareServer",  # their places in version 0.1, so that a site can go back to it
     "fedspan.engines.flare.FlareClient",
 ]
