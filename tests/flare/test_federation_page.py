@@ -28,7 +28,11 @@ def test_the_sites_file_is_accepted_and_shows_every_key(tmp_path: Path) -> None:
     shown = {key for table in tree["tables"].values() for key in table}
     assert shown - set(KEYS_OF_DIALECT) == {field.name for field in fields(SiteTable)} - {"reading"}
     assert shown & set(KEYS_OF_DIALECT), "how its file is written"
-    assert {*tree["allow"], *tree["require"]} == {field.name for field in fields(Policy)} - {"tables", "budget"}
+    others = {"tables", "budget", "approvals", "transcript"}
+    assert {*tree["allow"], *tree["require"]} - {"approval", "researchers"} == {f.name for f in fields(Policy)} - others
+    assert {"approval", "researchers"} < set(tree["allow"])
+    assert {name for rule in tree["algorithms"].values() for name in rule} == {"others", "verified", "tables"}
+    assert policy.transcript == 1e6 * tree["keep"]["transcript_mb"]
     assert policy.secure
     assert policy.others == 2
 
