@@ -25,7 +25,7 @@ from fedspan.data.cells.dialect import KEYS_OF_DIALECT, add_reading
 from fedspan.data.clients import open_client
 from fedspan.data.preparation import PLAIN, Preparation
 from fedspan.data.tables import Prepared, Table
-from fedspan.deployment.server_job import RunRequest
+from fedspan.deployment.run_request import RunRequest
 from fedspan.errors import InputError, suggest
 from fedspan.estimators.launch import seed_from
 from fedspan.estimators.limit_requests import find_group_column, read_limits

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedspan._foreign import printable
 from fedspan.deployment.approval.signed_order import Order
 from fedspan.deployment.policy import Policy
-from fedspan.deployment.server_job import LABELLED_ESTIMATORS, VIEW_ESTIMATORS, RunRequest
+from fedspan.deployment.run_request import LABELLED_ESTIMATORS, VIEW_ESTIMATORS, RunRequest
 from fedspan.engines.start import preparation_from
 from fedspan.errors import FedspanError
 from fedspan.estimators.parameters import parameters_of
