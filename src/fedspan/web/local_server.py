@@ -36,7 +36,7 @@ _POLICY = (
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with "no-referrer" a browser would not say where a form comes from
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -133,18 +133,18 @@ class LocalServer:
             if request.headers.get("Host") not in own:
                 return refuse(400, "This server answers to its own address only.")
             if request.method == "GET" and request.path == "/" and "token" in request.args:
-                if not _are_same(request.args["token"], self._token):
+                if not _is_token(request.args["token"], self._token):
                     return refuse(403, _CLOSED)
                 answer = redirect("/", 303)
                 answer.set_cookie(self._cookie_name, self._cookie, httponly=True, samesite="Strict")
                 return answer
-            if not _are_same(request.cookies.get(self._cookie_name, ""), self._cookie):
+            if not _is_token(request.cookies.get(self._cookie_name, ""), self._cookie):
                 return refuse(403, _CLOSED)
             if request.method == "POST":
                 origin = request.headers.get("Origin")
                 if origin is not None and origin not in {f"http://{name}" for name in own}:
                     return refuse(403, "This form was sent by another page.")
-                if not _are_same(request.form.get("form_token", ""), self._form):
+                if not _is_token(request.form.get("form_token", ""), self._form):
                     return refuse(403, "This form is too old. Load the page again.")
             return None
 
@@ -200,7 +200,7 @@ class LocalServer:
         return told
 
 
-def _are_same(given: str, own: str) -> bool:
+def _is_token(given: str, own: str) -> bool:
     return secrets.compare_digest(given.encode("utf-8", "replace"), own.encode())
 
 

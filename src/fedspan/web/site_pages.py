@@ -192,14 +192,17 @@ class SitePages:
                 run.run[:12],
                 run.by or "not signed",
                 f"{run.algorithm} on {run.table}",
-                Html(_show_progress(run, active)),
                 format_bytes(run.bytes),
                 _format_time(run.last),
+                Html(_show_progress(run, active)),
             ]
             for run in runs[:_MOST_RUNS]
         ]
         more = f"<p class='soft'>and {len(runs) - _MOST_RUNS} earlier ones</p>" if len(runs) > _MOST_RUNS else ""
-        return render_table(["run", "asked by", "method", "state", "left this site", "last word"], rows, {4}) + more
+        return (
+            render_table(["run", "asked by", "method", "left this site", "last word", "state"], rows, {3}, "wordy")
+            + more
+        )
 
     def _show_decided(self, records: list[OrderRecord], policy: Policy, token: str) -> str:
         decided = [record for record in records if record.state != "waiting"]

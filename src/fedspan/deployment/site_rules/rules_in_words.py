@@ -8,8 +8,8 @@ from pathlib import Path
 from fedspan.deployment.approval.approval_rules import AlgorithmRule
 from fedspan.deployment.policy import ALGORITHM_NAMES, Policy, SiteTable
 
-_MOST_NAMED = 12  # columns or methods in one sentence
-_WAITING = {
+_MOST_LISTED_WORDS = 12  # columns or methods in one sentence
+_WHO_WAITS = {
     "each": "Every job waits until you have approved it.",
     "researcher": "Jobs of the researchers named here run; jobs of others wait until you have approved them.",
     "never": "No job waits for your approval.",
@@ -18,8 +18,8 @@ _WAITING = {
 
 def describe_rules(policy: Policy) -> list[tuple[str, str]]:
     """Pairs of a heading and a sentence: who may run what here, on which tables, and with which protection."""
-    rules = [("who", _describe_researchers(policy)), ("approval", _WAITING[policy.approvals.approval])]
-    rules += [(f"table {name}", _describe_table(table)) for name, table in policy.tables.items()]
+    rules = [("who", _describe_researchers(policy)), ("approval", _WHO_WAITS[policy.approvals.approval])]
+    rules += [(f"table {name}", _describe_open_table(table)) for name, table in policy.tables.items()]
     rules += [("methods", _describe_methods(policy))]
     rules += [(f"method {name}", _describe_rule(rule)) for name, rule in policy.approvals.by_algorithm.items()]
     rules += [("sums", _describe_sums(policy)), ("noise", _describe_noise(policy))]
@@ -34,7 +34,7 @@ def _describe_researchers(policy: Policy) -> str:
     return f"Researchers named here: {', '.join(names) or 'nobody'}."
 
 
-def _describe_table(table: SiteTable) -> str:
+def _describe_open_table(table: SiteTable) -> str:
     columns = f"{table.features} columns without names" if table.columns is None else _list_some(table.columns)
     said = [f"{Path(table.path).name}: jobs may use {columns}"]
     for word, name in (("ids", table.id), ("labels", table.label), ("targets of regressions", table.target)):
@@ -53,7 +53,7 @@ def _describe_methods(policy: Policy) -> str:
 
 
 def _describe_rule(rule: AlgorithmRule) -> str:
-    said = [] if rule.approval is None else [_WAITING[rule.approval]]
+    said = [] if rule.approval is None else [_WHO_WAITS[rule.approval]]
     said += [] if rule.researchers is None else [f"Only for {', '.join(rule.researchers) or 'nobody'}."]
     said += [] if rule.others is None else [f"Every sum must be over at least {rule.others} other sites."]
     said += ["Verified runs only."] if rule.verified else []
@@ -96,7 +96,7 @@ def _describe_kept(policy: Policy) -> str:
     return f"The book, and of each run up to {policy.transcript / 1e6:g} MB of messages, for audits."
 
 
-def _list_some(names: Iterable[str], most: int = _MOST_NAMED) -> str:
+def _list_some(names: Iterable[str], most: int = _MOST_LISTED_WORDS) -> str:
     found = list(names)
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more
