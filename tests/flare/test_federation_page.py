@@ -34,7 +34,7 @@ def test_the_sites_file_is_accepted_and_shows_every_key(tmp_path: Path) -> None:
     assert {*tree["allow"], *tree["require"]} - who == {field.name for field in fields(Policy)} - apart
     assert who <= set(tree["allow"])
     assert {key for rule in tree["algorithms"].values() for key in rule} == {f.name for f in fields(AlgorithmRule)}
-    assert set(tree["keep"]) == {"transcript_mb"}
+    assert policy.transcript == 1e6 * tree["keep"]["transcript_mb"]
     assert policy.secure
     assert policy.others == 2
 
