@@ -88,19 +88,25 @@ def role(kit: Path) -> str:
     raise InputError(f"{kit} is not a FLARE kit: it has no startup folder. Give the folder that was handed out.")
 
 
-def check_certificates(kit: Path) -> None:
-    """Refuse a kit whose certificates are no longer valid, before anything waits for a connection."""
+def read_expiry_dates(kit: Path) -> dict[str, datetime]:
+    """Until when each certificate of a kit is valid, by the name of its file."""
     try:
         from cryptography import x509
     except ImportError:
         raise MissingExtraError("A federation", "flare") from None
-    for path in [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]:
-        if path.is_file():
-            ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
-            if ends < datetime.now(UTC):
-                raise InputError(
-                    f"{path.name} of this kit expired on {ends:%Y-%m-%d}. Ask the coordinator for a new kit."
-                )
+    paths = [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]
+    return {
+        path.name: x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+        for path in paths
+        if path.is_file()
+    }
+
+
+def check_certificates(kit: Path) -> None:
+    """Refuse a kit whose certificates are no longer valid, before anything waits for a connection."""
+    for name, ends in read_expiry_dates(kit).items():
+        if ends < datetime.now(UTC):
+            raise InputError(f"{name} of this kit expired on {ends:%Y-%m-%d}. Ask the coordinator for a new kit.")
 
 
 def server_port(kit: Path) -> int:
