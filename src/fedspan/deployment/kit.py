@@ -236,6 +236,7 @@ def policy_file(
     delta: float | None = None,
     rows: bool = True,
     names: bool = True,
+    partial_sums: bool = False,
     budget: str | None = None,
     approval: str = "never",
     researchers: Sequence[str] | None = None,
@@ -251,6 +252,7 @@ def policy_file(
         f"algorithms = {say(list(algorithms))}",
         f"rows = {say(rows)}    # tell the figure in `rows` of a table",
         f"names = {say(names)}   # say what the columns are called; a digest of them is always compared",
+        f"partial_sums = {say(partial_sums)}  # secure sums without noise over some of a run's sites (min_clients)",
         f"approval = {say(approval)}  # which jobs wait for your approval: each, researcher (others' jobs), never",
         "# researchers = […]  # whose jobs may run"
         if researchers is None
