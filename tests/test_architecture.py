@@ -121,7 +121,12 @@ def test_a_folder_can_be_taken_in_at_a_glance() -> None:
         ),
         (
             "torch",
-            {"fedspan.algorithms._pytorch", "fedspan.algorithms.gcca.networks", "fedspan.algorithms.learning.torch"},
+            {
+                "fedspan.algorithms._pytorch",
+                "fedspan.algorithms.gcca.networks",
+                "fedspan.algorithms.learning.torch",
+                "fedspan.algorithms.learning.views.torch_views",
+            },
         ),
     ],
 )

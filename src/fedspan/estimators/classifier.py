@@ -180,6 +180,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         codes: dict[str, Array] = {}
         rows: dict[str, object] = {}
         if is_remote(data):
+            if self.model is not None:
+                raise InputError("A torch model cannot be sent to the sites of a federation; leave model out.")
             labels, tables = tell_labels(
                 data, known_weight, lambda counting, told: self._count_classes(counting, told, options)
             )
@@ -205,6 +207,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         def label_all(weight: Mapping[str, Array]) -> dict[str, object]:
             weight = join_weights(weight, given_weight)
             number = {name: limits.number(codes[name], part.get(name)) for name in data}
+            if isinstance(network, TorchModel):  # its functions are given the groups themselves
+                number = {name: part.get(name) for name in data}
             return {
                 name: _label_rows(source, network, codes[name], weight.get(name), number[name], limits.parts)
                 for name, source in data.items()
