@@ -48,14 +48,16 @@ except ImportError:  # a system without it has no lock; jobs are described and s
     fcntl = None  # type: ignore[assignment]
 
 LABELLED_ESTIMATORS = ("FederatedClassifier", "VerticalFederatedClassifier")
-VIEW_ESTIMATORS = ("FederatedGCCA", "VerticalFederatedClassifier", "VerticalPCA", "VerticalSVD")
-COMPARING_ESTIMATORS = ("FederatedGCCA", "VerticalPCA", "VerticalSVD")  # those of views that compare ids themselves
+VIEW_ESTIMATORS = ("FederatedGCCA", "DeepFederatedGCCA", "VerticalFederatedClassifier", "VerticalPCA", "VerticalSVD")
+# Those of views that compare ids themselves.
+COMPARING_ESTIMATORS = ("FederatedGCCA", "DeepFederatedGCCA", "VerticalPCA", "VerticalSVD")
 FEDERATED_ESTIMATORS = (
     "FederatedPCA",
     "FederatedSVD",
     "PersonalizedPCA",
     *LABELLED_ESTIMATORS,
     "FederatedGCCA",
+    "DeepFederatedGCCA",
     "FederatedRegressor",
     "VerticalPCA",
     "VerticalSVD",
