@@ -19,6 +19,7 @@ from typing import Any
 from fedspan._files import require_private
 from fedspan._foreign import parse_toml
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, feature_names
+from fedspan.algorithms.gcca.network_files import locate_network
 from fedspan.algorithms.matching.match_digests import MatchDigests
 from fedspan.algorithms.registry import ALGORITHMS, MATCHINGS, OPENINGS
 from fedspan.data.cells.dialect import KEYS_OF_DIALECT, add_reading, read_dialect
@@ -64,7 +65,7 @@ class SiteTable:
     pad_ids: int = 0  # of so many ids others are to see at least, whatever the table has
     secret_file: str | None = None  # keys the digests of ids; the sites share its contents, the server never sees them
     held_out: str | None = None  # further rows of the same columns
-    network: str | None = None  # for deep GCCA: module:function of the site's own, which makes its network
+    network: str | None = None  # for deep GCCA: file.py:function of the site's own, which makes its network
     reading: Mapping[str, object] = field(default_factory=dict)  # how its file is written; no job can change it
 
     @property
@@ -402,7 +403,7 @@ class Policy:
             table.read_secret()
         if needs == "network" and table.network is None:
             raise PolicyRefusal(
-                'Deep GCCA needs a network. The site\'s owner must write network = "module:function" in its file.'
+                'Deep GCCA needs a network. The site\'s owner must write network = "file.py:function" in its file.'
             )
 
     def forbids(self, task: str) -> str | None:
@@ -522,6 +523,11 @@ def _read_table(path: Path, name: str, given: Any, kit: Path) -> SiteTable:
     for key in ("path", "held_out", "secret_file"):
         if key in keys and "://" not in keys[key]:
             keys[key] = str((kit / keys[key]).absolute())
+    if "network" in keys:
+        try:
+            keys["network"] = locate_network(keys["network"], kit.absolute())
+        except InputError as error:
+            raise InputError(f"network in {where}: {error}") from None
     for key in ("features", "min_rows", "min_rows_per_class", "min_common", "max_ids"):
         if keys.get(key, 1) < 1:
             raise InputError(f"{key} in {where} must be at least 1, but is {keys[key]}.")
