@@ -53,6 +53,7 @@ class DataTable(TypedDict, total=False):
     names: list[str]
     sheet: str
     client_weight: str | dict[str, float]
+    kind: str
 
 
 KEYS: dict[str, tuple[type, ...]] = {
@@ -70,6 +71,7 @@ KEYS: dict[str, tuple[type, ...]] = {
     "held_out": (list, dict),
     "table": (str,),
     "client_weight": (str, dict),
+    "kind": (str,),
     **KEYS_OF_DIALECT,
 }
 EXPECTED = {

@@ -71,6 +71,10 @@ class RowKernel(RowBatches):
     def multiply_shifted(self, W: Array, c: Array) -> tuple[Array, Array]:
         """AᵀY (d, k) and Yᵀ1 (k,) for Y = AW - 1cᵀ."""
 
+    @abstractmethod
+    def project(self, W: Array) -> Array:
+        """A W, (n, k)."""
+
 
 @dataclass(frozen=True)
 class WeightedRows:
