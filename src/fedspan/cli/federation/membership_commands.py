@@ -11,12 +11,12 @@ import typer
 
 from fedspan.deployment.membership.delivery import deliver_removals
 from fedspan.deployment.membership.fingerprints import same_fingerprint
-from fedspan.deployment.membership.invitation import Kind
+from fedspan.deployment.membership.invitation import KitKind
 from fedspan.deployment.membership.register import Profile, Register, days_left, found_federation, invite_coordinator
 from fedspan.deployment.membership.upgrade import upgrade_kit, upgrade_project
 from fedspan.errors import ClientError, InputError
 
-membership = typer.Typer(add_completion=False)
+membership_commands = typer.Typer(add_completion=False)
 Folder = Annotated[Path, typer.Option(help="The coordinator's folder, which `fedspan federation found` made.")]
 _FOLDER = Path("federation")
 Days = Annotated[int, typer.Option(min=1, help="For how many days the certificate is valid.")]
@@ -72,7 +72,7 @@ def add_researcher(
     _invite(email, "researcher", days, False, folder)
 
 
-def _invite(name: str, kind: Kind, days: float, replace: bool, folder: Path) -> None:
+def _invite(name: str, kind: KitKind, days: float, replace: bool, folder: Path) -> None:
     invitation, place = Register(folder).invite(name, kind, days=days, replace_old=replace)
     typer.echo(f"wrote {place}, valid until {invitation.expires[:10]}")
     typer.echo(f"fingerprint of the invitation: {invitation.print}")
