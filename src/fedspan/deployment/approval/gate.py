@@ -31,9 +31,7 @@ _GATE_LOG.addFilter(PrintableLog())
 def ask_gate(kit: Path, requirement: object, job: str) -> tuple[bool, str]:
     """Whether a job may be deployed here now, and if not, why; for the researcher, so without anything of the data."""
     try:
-        if (
-            isinstance(requirement, dict) and REMOVALS_NOTICE in requirement
-        ):  # the coordinator's word on who was removed
+        if isinstance(requirement, dict) and REMOVALS_NOTICE in requirement:  # the coordinator's word
             removals = take_removals(kit, requirement[REMOVALS_NOTICE])
             Book(kit).write("administrator", act=f"noted list {removals.number} of removed names: {removals.names}")
             return False, TAKEN
