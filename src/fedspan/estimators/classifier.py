@@ -30,6 +30,7 @@ from fedspan.estimators._bases.export import logistic_to_sklearn
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions, name_coefficients
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier, warn_of_fit
 from fedspan.estimators._bases.labels import encode_labels, guessing_loss, match_to_rows, tell_labels, weigh_rows
+from fedspan.estimators._bases.new_rows_as_fitted import prepare_rows
 from fedspan.estimators._bases.onnx_export import logistic_to_onnx
 from fedspan.estimators._options.classifier_methods import (
     BLEND,
@@ -45,7 +46,6 @@ from fedspan.estimators._options.linear_methods import choose_logistic
 from fedspan.estimators.launch import count_sharers, secure_from
 from fedspan.estimators.limit_requests import NamedLimit, find_group_column, plan_limits, read_limits
 from fedspan.estimators.parameters import about, check_parameters
-from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.swish import Swish, linear_proba, mean_proba, split_models
 from fedspan.privacy.request import RowDP
 

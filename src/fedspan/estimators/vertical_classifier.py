@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
@@ -283,6 +284,10 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
     def predict(self, views: ClientData, ids: object = None) -> Array:
         """The most probable class of each row."""
         return self.classes_[self.predict_proba(views, ids).argmax(axis=1)]
+
+    def score(self, views: ClientData, y: object, sample_weight: object = None, ids: object = None) -> float:
+        """The share of rows whose class is right. With `ids`, as in `predict`, `y` is that of the first view's rows."""
+        return float(accuracy_score(y, self.predict(views, ids), sample_weight=sample_weight))
 
 
 class _Labelled(NamedTuple):
