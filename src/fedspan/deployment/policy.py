@@ -212,6 +212,7 @@ class Policy:
     algorithms: tuple[str, ...] = ALGORITHM_NAMES
     rows: bool = True  # whether the site tells the figure that its file gives for its rows, and digests of its ids
     names: bool = True  # whether it says what its columns are called
+    partial_sums: bool = False  # whether secure sums without noise may be over some of a run's sites
     secure: bool = True  # secure sums only
     others: int = 2  # at least this many other sites in a secure sum
     verified: bool = False  # verified runs only
@@ -260,7 +261,9 @@ class Policy:
         approvals = parse_approval(path, who, tree.get("algorithms", {}), ALGORITHM_NAMES)
         kept = _check_keys(path, "keep", tree.get("keep", {}), {"transcript_mb": int})
         what = {key: value for key, value in given.items() if key not in who}
-        allow = _check_keys(path, "allow", what, {"algorithms": list, "rows": bool, "names": bool})
+        allow = _check_keys(
+            path, "allow", what, {"algorithms": list, "rows": bool, "names": bool, "partial_sums": bool}
+        )
         kinds = {"secure": bool, "others": int, "row_norm": float, "epsilon": float, "delta": float, "budget": str}
         kinds |= {"verified": bool, "sites": list}
         require = _check_keys(path, "require", tree.get("require", {}), kinds)
@@ -359,6 +362,8 @@ class Policy:
                 f"This site needs at least {self.others} other sites in every sum, but the run would go on with "
                 f"{t - 1}. Write [secure] threshold = {self.others + 1} or more in the job."
             )
+        if secure and start.privacy is None and not self.partial_sums and t is not None and not start.verified:
+            _check_whole_sums(t, len(start.clients))
         try:
             return self._check_noise(start)
         except PrivacyError as error:
@@ -424,6 +429,11 @@ class Policy:
         plan = start.plan  # this site's own: nothing of it comes from the server
         if plan is None or plan.row_norm != dp.row_norm:
             raise PrivacyError("The privacy plan of this run cannot be made at this site.")
+        if plan.spread > 1 and not start.verified:
+            raise PrivacyError(
+                "Sites share the noise of a sum only in verified runs: a server that invented the others would be left "
+                "with this site's small part of it. Write [secure] verified = true in the job."
+            )
         if self.row_norm is not None and not plan.row_norm <= self.row_norm:
             raise PrivacyError(
                 f"The row norm must be at most {self.row_norm!r} at this site, but is {plan.row_norm!r} in the job."
@@ -443,6 +453,17 @@ class Policy:
                 "again, with: fedspan site budget KIT --grant"
             )
         return budget
+
+
+def _check_whole_sums(threshold: int, sites: int) -> None:
+    """Refuse sums over some of a run's sites: the same sum with and without a site shows that site."""
+    if threshold < sites:
+        raise PolicyRefusal(
+            f"The run would go on with sums over {threshold} of its {sites} sites, and the difference of two such sums "
+            "may be a single site. Leave min_clients, participation and [secure] threshold out; or write [secure] "
+            "verified = true and groups = …: then a missing site leaves its group out. A site's administrator can "
+            "allow such sums with partial_sums = true in [allow] of its file."
+        )
 
 
 def _check_may_match(table: SiteTable, start: StartMessage) -> None:
