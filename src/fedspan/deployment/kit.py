@@ -32,7 +32,7 @@ GATE = {"path": "fedspan.deployment.approval.gate.SiteGate", "args": {}}
 SCHEDULER = {"path": "fedspan.deployment.approval.scheduler.PatientScheduler", "args": {"max_jobs": 4}}
 _STREAMERS = ("nvflare.app_common.logging.job_log_streamer.JobLogStreamer",)  # added to every job by FLARE itself
 _RECEIVERS = ("nvflare.app_common.logging.job_log_receiver.JobLogReceiver",)
-_NO_RIGHTS = {"shell_commands": "none", "byoc": "none"}
+_NO_RIGHTS = {"shell_commands": "none", "byoc": "none", "report_resources": "any"}  # the last: `federation status`
 _WATCH_RIGHTS = {"app_command": "n:submitter"}  # a researcher may watch the jobs that he or she submitted
 # A coordinator cuts off sites, and sends the list of removed names as a job that every site refuses.
 _COORDINATOR_RIGHTS = {
@@ -96,10 +96,17 @@ def check_certificates(kit: Path) -> None:
         raise MissingExtraError("A federation", "flare") from None
     for path in [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]:
         if path.is_file():
-            ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
-            if ends < datetime.now(UTC):
+            found, now = x509.load_pem_x509_certificate(path.read_bytes()), datetime.now(UTC)
+            begins, ends = found.not_valid_before_utc, found.not_valid_after_utc
+            if ends < now:
                 raise InputError(
-                    f"{path.name} of this kit expired on {ends:%Y-%m-%d}. Ask the coordinator for a new kit."
+                    f"{path.name} of this kit expired on {ends:%Y-%m-%d}. Ask the coordinator for a new kit, or for a "
+                    "renewed certificate (fedspan federation renew)."
+                )
+            if begins > now:
+                raise InputError(
+                    f"{path.name} of this kit is valid only from {begins:%Y-%m-%d %H:%M} (UTC), and by this machine's "
+                    f"clock it is {now:%Y-%m-%d %H:%M}. Set the clock, or wait."
                 )
 
 
