@@ -1,4 +1,4 @@
-"""`fedspan site service`: a systemd unit for a kit."""
+"""`fedspan site service | warm`: how a kit is started with the machine, and how it starts jobs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from fedspan._files import write_whole
 from fedspan.deployment.operations.service_files import write_unit
+from fedspan.deployment.operations.warm_start import switch_warm
 
 services = typer.Typer(add_completion=False)
 
@@ -31,3 +32,14 @@ def service_command(
         return
     write_whole(out / name, text, public=True)
     typer.echo(f"wrote {out / name}; next: chown -R {user} {kit.resolve()}; systemctl enable --now {name}")
+
+
+@services.command("warm")
+def warm_command(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The kit of a site, or of the server.")],
+    off: Annotated[bool, typer.Option("--off", help="Start jobs as FLARE does; default: from a warm process.")] = False,
+) -> None:
+    """Keep a process ready that has imported what jobs need: they start seconds earlier, for about 150 MB of memory."""
+    changed = switch_warm(kit, on=not off)
+    state = "started as FLARE does" if off else "forked from a warm process"
+    typer.echo(f"jobs are {state}" + (f"; start {kit} again for it to count" if changed else ", as they were"))
