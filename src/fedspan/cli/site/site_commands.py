@@ -280,9 +280,16 @@ def pack_evidence(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's kit.")],
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run, by the beginning of its name.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to write; it must not exist.")],
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The researcher's run folder, if it was handed over: ledger and report are added; default: none.",
+        ),
+    ] = None,
 ) -> None:
     """Write what this site knows of a run into a folder for an auditor: orders, certificates and the book; no data."""
-    for name in collect_evidence(kit, run, out):
+    for name in collect_evidence(kit, run, out, results):
         typer.echo(out / name)
 
 
