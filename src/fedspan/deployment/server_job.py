@@ -29,7 +29,7 @@ from fedspan.core.run import run
 from fedspan.data.preparation import Preparation
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.deployment.later_checkpoint import LaterCheckpoint
-from fedspan.engines.handshake import handshake
+from fedspan.engines.handshake import describe_kinds, handshake
 from fedspan.engines.remote import RemoteEngine
 from fedspan.engines.site import explain
 from fedspan.engines.start import TableRequest, algorithm_from, check_run_name, preparation_from
@@ -271,6 +271,8 @@ class ServerJob:
         )
         first = next(iter(tables.values()))
         ledger.add(Note(f"handshake: {first.n_features} features"))
+        for warning in [] if views else describe_kinds(tables):
+            ledger.add(Note(warning))
         if views:
             _check_have_ids(request, tables, ledger)
         else:

@@ -85,6 +85,9 @@ def write_policy(
         str | None,
         typer.Option(help="Whose jobs may run here, by their names in the certificates; default: anybody's."),
     ] = None,
+    transcript_mb: Annotated[
+        int, typer.Option(min=0, help="Keep so many MB of each run's messages here, for `fedspan audit KIT --run RUN`.")
+    ] = 0,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing policy; default: refuse.")] = False,
 ) -> None:
     """Write the site's policy (local/fedspan.toml): what jobs may do here. Close what a FLARE kit leaves open.
@@ -138,6 +141,7 @@ def write_policy(
         rows=sizes,
         names=names,
         approval=approval,
+        transcript_mb=transcript_mb,
         researchers=_split_words(researchers) if researchers else None,
         **({"algorithms": _split_words(algorithms)} if algorithms else {}),
     )
