@@ -114,13 +114,19 @@ def test_a_folder_can_be_taken_in_at_a_glance() -> None:
             {
                 "fedspan.deployment.flare",
                 "fedspan.deployment.flare_admin",
+                "fedspan.deployment.operations.flare_server",
                 "fedspan.deployment.approval.gate",
                 "fedspan.deployment.approval.scheduler",
             },
         ),
         (
             "torch",
-            {"fedspan.algorithms._pytorch", "fedspan.algorithms.gcca.networks", "fedspan.algorithms.learning.torch"},
+            {
+                "fedspan.algorithms._pytorch",
+                "fedspan.algorithms.gcca.networks",
+                "fedspan.algorithms.learning.torch",
+                "fedspan.algorithms.learning.views.torch_views",
+            },
         ),
     ],
 )

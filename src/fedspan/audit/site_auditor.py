@@ -94,7 +94,7 @@ def _examine_part(policy: Policy, site: str, start: StartMessage, folder: Path, 
     ledger, tasks = _write_ledger(site, start, answers), dict(tasks_of(algorithm.client))
     solver = solver_name(ledger.started) if ledger.started else type(algorithm).__name__
     result = AuditResult(
-        solver, _describe_protection(start), 1, ledger.rounds, ledger.bytes_up, list_releases(ledger, tasks)
+        solver, _describe_guards_of(start), 1, ledger.rounds, ledger.bytes_up, list_releases(ledger, tasks)
     )
     kept = KeptMessages(folder, 0)
     with TemporaryDirectory() as place:
@@ -159,7 +159,7 @@ def _replay_messages(kept: KeptMessages, site: str, start: StartMessage, place: 
     yield from Transcript(place).talks(start.channel)
 
 
-def _describe_protection(start: StartMessage) -> str:
+def _describe_guards_of(start: StartMessage) -> str:
     said = "No secure sums: the server saw what this site sent by itself."
     if start.threshold is not None:
         said = f"Secure sums over at least {start.threshold} sites"

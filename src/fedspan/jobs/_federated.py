@@ -21,7 +21,7 @@ from fedspan.core.run import Info
 from fedspan.deployment import flare_admin
 from fedspan.deployment.flare_admin import AdminSession
 from fedspan.deployment.operations.federation_status import name_absent, survey_sites
-from fedspan.deployment.server_job import RunRequest
+from fedspan.deployment.run_request import RunRequest
 from fedspan.errors import ClientError, FedspanError, InputError, SiteRefusal
 from fedspan.jobs.finished import Run
 from fedspan.jobs.folder import RunFolder, received_nothing

@@ -94,7 +94,7 @@ class RunPages:
 
     def _find(self, name: str) -> ListedRun | None:
         """The run folder with that name: one of those that are listed, so that no other file can be asked for."""
-        return next((run for run in list_runs(self.place) if _name_run(run) == name), None)
+        return next((run for run in list_runs(self.place) if _name_of_run(run) == name), None)
 
     def _show_list(self) -> str:
         runs = [self._read_state(run) for run in list_runs(self.place)[:_MOST_SHOWN_RUNS]]
@@ -110,7 +110,7 @@ class RunPages:
         else:
             rows = [
                 [
-                    Html(f'<a href="/run/{escape(_name_run(run.listed))}">{escape(_name_run(run.listed))}</a>'),
+                    Html(f'<a href="/run/{escape(_name_of_run(run.listed))}">{escape(_name_of_run(run.listed))}</a>'),
                     run.listed.task,
                     f"{run.listed.changed:%Y-%m-%d %H:%M}",
                     Html(_show_bar(run) + escape(run.describe())),
@@ -121,7 +121,7 @@ class RunPages:
         return f'{head}<div id="runs" data-live>{figures}{table}</div>'
 
     def _show_run(self, run: RunState) -> str:
-        name, folder = _name_run(run.listed), RunFolder(run.listed.path)
+        name, folder = _name_of_run(run.listed), RunFolder(run.listed.path)
         links = [
             f'<a class="keep" href="/run/{escape(name)}/{page}">{words}</a>'
             for page, words, file in (("report", "Report", folder.report), ("audit", "Audit", folder.audit))
@@ -179,7 +179,7 @@ class RunPages:
         return self._limits[folder.path]
 
 
-def _name_run(run: ListedRun) -> str:
+def _name_of_run(run: ListedRun) -> str:
     return run.path.resolve().name
 
 

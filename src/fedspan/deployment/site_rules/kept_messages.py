@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 from fedspan._files import make_private_folder, open_private
 
 MESSAGES = "messages.bin"
-_HEAD = struct.Struct(">cQ")
+_RECORD_HEAD = struct.Struct(">cQ")
 _SITTING, _QUESTION, _ANSWER, _FULL = b"S", b"Q", b"A", b"F"
 
 
@@ -42,7 +42,7 @@ class KeptMessages:
             if not self._begun:
                 _write_record(file, _SITTING, b"")
                 self._begun = True
-            if file.tell() + len(question) + len(answer) + 2 * _HEAD.size <= self.most:
+            if file.tell() + len(question) + len(answer) + 2 * _RECORD_HEAD.size <= self.most:
                 _write_record(file, _QUESTION, question)
                 _write_record(file, _ANSWER, answer)
             else:
@@ -69,8 +69,8 @@ class KeptMessages:
         if not self.path.is_file():
             return
         with self.path.open("rb") as file:
-            while len(head := file.read(_HEAD.size)) == _HEAD.size:
-                kind, size = _HEAD.unpack(head)
+            while len(head := file.read(_RECORD_HEAD.size)) == _RECORD_HEAD.size:
+                kind, size = _RECORD_HEAD.unpack(head)
                 blob = file.read(size)
                 if len(blob) < size:
                     return
@@ -78,4 +78,4 @@ class KeptMessages:
 
 
 def _write_record(file: BinaryIO, kind: bytes, blob: bytes) -> None:
-    file.write(_HEAD.pack(kind, len(blob)) + blob)
+    file.write(_RECORD_HEAD.pack(kind, len(blob)) + blob)
