@@ -71,8 +71,8 @@ def test_a_signed_order_runs_and_the_book_says_whose_it_was(make_gated: Make) ->
     ("who", "why"),
     [
         ("south", "not a researcher's"),
-        ("late", "not valid at this time"),
-        ("early", "not valid at this time"),
+        ("late", "by this machine's clock it is"),
+        ("early", "by this machine's clock it is"),
         ("foreign", "not issued by this federation's root"),
         (BOB, f"{BOB} may not run jobs at this site"),
         (None, "orders only that a researcher has signed"),
