@@ -90,6 +90,9 @@ def write_policy(
         str | None,
         typer.Option(help="Whose jobs may run here, by their names in the certificates; default: anybody's."),
     ] = None,
+    transcript_mb: Annotated[
+        int, typer.Option(min=0, help="Keep so many MB of each run's messages here, for `fedspan audit KIT --run RUN`.")
+    ] = 0,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing policy; default: refuse.")] = False,
 ) -> None:
     """Write the site's policy (local/fedspan.toml): what jobs may do here. Close what a FLARE kit leaves open.
@@ -143,6 +146,7 @@ def write_policy(
         rows=sizes,
         names=names,
         approval=approval,
+        transcript_mb=transcript_mb,
         researchers=_split_words(researchers) if researchers else None,
         **({"algorithms": _split_words(algorithms)} if algorithms else {}),
     )
@@ -285,9 +289,16 @@ def pack_evidence(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's kit.")],
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run, by the beginning of its name.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to write; it must not exist.")],
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The researcher's run folder, if it was handed over: ledger and report are added; default: none.",
+        ),
+    ] = None,
 ) -> None:
     """Write what this site knows of a run into a folder for an auditor: orders, certificates and the book; no data."""
-    for name in collect_evidence(kit, run, out):
+    for name in collect_evidence(kit, run, out, results):
         typer.echo(out / name)
 
 
