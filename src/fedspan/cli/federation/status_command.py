@@ -29,9 +29,8 @@ def show_federation_status(
 ) -> None:
     """Show which sites are connected, and what each is busy with; or wait until all that are named answer."""
     wanted = [name.strip() for name in wait_for.split(",") if name.strip()] or None
-    for site in (
-        _wait_for_sites(kit, wanted, read_duration("--within", within)) if wanted else _look_at_sites(kit, None)
-    ):
+    patience = read_duration("--within", within)
+    for site in _wait_for_sites(kit, wanted, patience) if wanted else _look_at_sites(kit, None):
         typer.echo(printable(f"{site.name}: {site.describe()}"))
 
 
