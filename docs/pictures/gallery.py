@@ -45,7 +45,7 @@ def draw(report: Path, browser: Browser, folder: Path) -> Image.Image:
     for one in shots:
         whole.paste(one, (left, 0))
         left += one.width + GAP
-    return whole.quantize(48, dither=Image.Dither.NONE)
+    return whole.quantize(96, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
         world = Path(name) / "world"
         world.mkdir()
         write_jobs(world)
-        for task in sys.argv[1:] or TASKS:
+        for task in sys.argv[1:] or (task for task in TASKS if (world / f"{task}.toml").exists()):
             out = world / f"{task}-run"
             done = CliRunner().invoke(app, ["run", str(world / f"{task}.toml"), "--out", str(out)])
             if done.exit_code:

@@ -234,14 +234,14 @@ def find_barriers(browser: Browser, axe: str) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (400, False)])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_report_has_no_serious_barrier(
-    browser: Browser, report: Callable[[str], Path], axe: str, name: str, dark: bool
+    browser: Browser, report: Callable[[str], Path], axe: str, name: str, width: int, dark: bool
 ) -> None:
     pages = [report(name)] + ([report(name).parent / "audit.html"] if name == "audited" else [])
     for page in pages:
-        browser.open(page, 1280, dark=dark)
+        browser.open(page, width, dark=dark)
         browser.evaluate(OPEN)
         assert find_barriers(browser, axe) == []
 
