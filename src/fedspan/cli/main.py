@@ -79,6 +79,11 @@ COMMANDS = {
         "export_command",
         "Export a run's model for use without fedspan: as a scikit-learn estimator (skops) or an ONNX graph.",
     ),
+    "project": CommandEntry(
+        "fedspan.cli.field.project_command",
+        "project_command",
+        "Project new samples on the components of a run with genotypes, and write them as plink's .eigenvec.",
+    ),
     "bench": CommandEntry(
         "fedspan.cli.bench_command",
         "bench_command",

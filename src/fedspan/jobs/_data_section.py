@@ -55,6 +55,7 @@ class DataTable(TypedDict, total=False):
     names: list[str]
     sheet: str
     client_weight: str | dict[str, float]
+    kind: str
 
 
 KEYS: dict[str, tuple[type, ...]] = {
@@ -73,6 +74,7 @@ KEYS: dict[str, tuple[type, ...]] = {
     "network": (str, dict),
     "table": (str,),
     "client_weight": (str, dict),
+    "kind": (str,),
     **KEYS_OF_DIALECT,
 }
 EXPECTED = {

@@ -40,6 +40,7 @@ class RunFolder:
         self.checkpoint = path / "checkpoint"
         self.report = path / "report.html"
         self.scores = path / "scores.safetensors"  # rows for the report's scatter, if they may be drawn
+        self.genotypes = path / "genotypes"  # loadings and scores, if the clients have genotypes
         self.transcript = path / "transcript"  # only if the job asks for it
         self.audit = path / "audit.html"
         self.federation = path / "federation.json"  # where the run is, if not here
@@ -119,7 +120,7 @@ class RunFolder:
         own = (self.model, self.ledger, self.scores, self.report, self.audit, self.audited)
         for file in (*own, self.federation, self.watched):
             file.unlink(missing_ok=True)
-        for place in (self.checkpoint, self.transcript):
+        for place in (self.checkpoint, self.transcript, self.genotypes):
             shutil.rmtree(place, ignore_errors=True)
 
 

@@ -26,7 +26,7 @@ def locate_network(name: str, beside: Path) -> str:
     file, colon, function = name.rpartition(":")
     if not colon or not file or not function.isidentifier():
         raise InputError(
-            f"A network is named by its file and the function that makes it, such as networks.py:small, but is {name!r}."
+            f"A network is named by its file and the function that makes it, as in networks.py:small, not by {name!r}."
         )
     return f"{beside / file}:{function}" if file.endswith(".py") else name
 

@@ -11,18 +11,18 @@ import typer
 
 from fedspan.deployment.membership.delivery import deliver_removals
 from fedspan.deployment.membership.fingerprints import same_fingerprint
-from fedspan.deployment.membership.invitation import Kind
+from fedspan.deployment.membership.invitation import KitKind
 from fedspan.deployment.membership.register import Profile, Register, days_left, found_federation, invite_coordinator
 from fedspan.deployment.membership.upgrade import upgrade_kit, upgrade_project
 from fedspan.errors import ClientError, InputError
 
-membership = typer.Typer(add_completion=False)
+membership_commands = typer.Typer(add_completion=False)
 Folder = Annotated[Path, typer.Option(help="The coordinator's folder, which `fedspan federation found` made.")]
 _FOLDER = Path("federation")
 Days = Annotated[int, typer.Option(min=1, help="For how many days the certificate is valid.")]
 
 
-@membership.command("found")
+@membership_commands.command("found")
 def found_command(
     server: Annotated[str, typer.Option(help="The host name under which sites and researchers reach the server.")],
     coordinator: Annotated[str, typer.Option(help="Your e-mail address: the name in your own certificate.")],
@@ -42,7 +42,7 @@ def found_command(
     typer.echo(f"next: fedspan federation invite {server} --server{_show_folder(folder)}; then sites and researchers")
 
 
-@membership.command("invite")
+@membership_commands.command("invite")
 def invite_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A site's name, or a researcher's e-mail address.")],
     server: Annotated[bool, typer.Option("--server", help="It is the server; default: a site or researcher.")] = False,
@@ -62,7 +62,7 @@ def invite_command(
     _invite(name, "server" if server else "researcher" if "@" in name else "site", days, replace, folder)
 
 
-@membership.command("add-researcher")
+@membership_commands.command("add-researcher")
 def add_researcher(
     email: Annotated[str, typer.Argument(metavar="EMAIL", help="The researcher's e-mail address.")],
     days: Annotated[float, typer.Option(help="For how many days the invitation can be answered.")] = 14,
@@ -72,7 +72,7 @@ def add_researcher(
     _invite(email, "researcher", days, False, folder)
 
 
-def _invite(name: str, kind: Kind, days: float, replace: bool, folder: Path) -> None:
+def _invite(name: str, kind: KitKind, days: float, replace: bool, folder: Path) -> None:
     invitation, place = Register(folder).invite(name, kind, days=days, replace_old=replace)
     typer.echo(f"wrote {place}, valid until {invitation.expires[:10]}")
     typer.echo(f"fingerprint of the invitation: {invitation.print}")
@@ -82,7 +82,7 @@ def _invite(name: str, kind: Kind, days: float, replace: bool, folder: Path) -> 
     )
 
 
-@membership.command("approve")
+@membership_commands.command("approve")
 def approve_command(
     request: Annotated[Path, typer.Argument(metavar="REQUEST", help="The request that came back.")],
     fingerprint: Annotated[
@@ -115,7 +115,7 @@ def approve_command(
     typer.echo(f"send it to {name}; there: fedspan site join --finish {place.name}")
 
 
-@membership.command("members")
+@membership_commands.command("members")
 def list_members(folder: Folder = _FOLDER) -> None:
     """List who was invited and who is a member, with the fingerprints of keys and the days that are left."""
     register = Register(folder)
@@ -129,7 +129,7 @@ def list_members(folder: Folder = _FOLDER) -> None:
             typer.echo(f"{name:<30} {'':<11} invited")
 
 
-@membership.command("renew")
+@membership_commands.command("renew")
 def renew_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The member.")],
     days: Days = 365,
@@ -141,7 +141,7 @@ def renew_command(
     typer.echo(f"send it to {name}; there: fedspan site renew KIT {place.name}, then start the kit again")
 
 
-@membership.command("remove")
+@membership_commands.command("remove")
 def remove_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The site or the researcher.")],
     folder: Folder = _FOLDER,
@@ -153,7 +153,7 @@ def remove_command(
     _change(name, "removed", folder, offline)
 
 
-@membership.command("remove-researcher")
+@membership_commands.command("remove-researcher")
 def remove_researcher(
     email: Annotated[str, typer.Argument(metavar="EMAIL", help="The researcher's e-mail address.")],
     folder: Folder = _FOLDER,
@@ -165,7 +165,7 @@ def remove_researcher(
     _change(email, "removed", folder, offline)
 
 
-@membership.command("restore")
+@membership_commands.command("restore")
 def restore_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The site or the researcher.")],
     folder: Folder = _FOLDER,
@@ -203,7 +203,7 @@ def _show_folder(folder: Path) -> str:
     return "" if folder == _FOLDER else f" --folder {shlex.quote(str(folder))}"
 
 
-@membership.command("upgrade")
+@membership_commands.command("upgrade")
 def upgrade_command(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A kit; or, at the coordinator, the folder that holds all kits.")

@@ -31,7 +31,7 @@ from fedspan.deployment.membership.invitation import (
     DRIVERS,
     Invitation,
     JoinRequest,
-    Kind,
+    KitKind,
     check_member_name,
     expires_in,
     read_request,
@@ -119,7 +119,7 @@ class Register:
             )
         return kits[0].parent
 
-    def invite(self, name: str, kind: Kind, *, days: float, replace_old: bool = False) -> tuple[Invitation, Path]:
+    def invite(self, name: str, kind: KitKind, *, days: float, replace_old: bool = False) -> tuple[Invitation, Path]:
         """Write an invitation for a name that has no key yet."""
         check_member_name(name, kind)
         issued = self.read()
@@ -229,7 +229,7 @@ class Register:
         write_whole(self.folder / "removed.json", json.dumps(tree, indent=1) + "\n")
         return tree
 
-    def adopt(self, name: str, kind: Kind, certificate: bytes) -> None:
+    def adopt(self, name: str, kind: KitKind, certificate: bytes) -> None:
         """Write down a member whose kit was made before there was a register."""
         self._note(name, kind, certificate)
 

@@ -18,7 +18,7 @@ from fedspan.core.checkpoint import build
 from fedspan.deployment.membership.signing import is_signed_by_root, sign_by_root
 from fedspan.errors import CheckpointError, InputError, PolicyRefusal, ProtocolError
 
-NOTICE = "removed"  # a list among what a job requires of each site: the way it travels
+REMOVALS_NOTICE = "removed"  # a list among what a job requires of each site: the way it travels
 TAKEN = "refused: this site has noted who was removed"  # how a site says so
 _SIGNED_AS = b"fedspan removals\n"
 _MOST = 1_000_000  # characters

@@ -44,7 +44,7 @@ class ViewEstimator(FederatedEstimator):
         """The mean of what these views say of the same entities."""
         if not opened:
             raise InputError("At least one view must be given, but all are None.")
-        total, count = _add_up(self._say_each(opened))
+        total, count = _add_parts(self._say_each(opened))
         return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
     def _say_each(self, opened: Mapping[str, NewRows]) -> list[Array]:
@@ -140,7 +140,7 @@ class ViewEstimator(FederatedEstimator):
         return X
 
 
-def _add_up(parts: list[Array]) -> tuple[Array, Array]:
+def _add_parts(parts: list[Array]) -> tuple[Array, Array]:
     """The sum of what views say, and of how many of them each row is the sum."""
     total, count = np.zeros(parts[0].shape), np.zeros((len(parts[0]), 1))
     for part in parts:
