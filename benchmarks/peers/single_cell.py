@@ -1,7 +1,7 @@
 """PCA of single cells in three h5ad files beside scanpy on all cells: the same genes, variances, time and memory.
 
 Ours is a federation of three sites in one process: counts are read in chunks, normalised and logged, the 2000 most
-variable genes found by sums, then 50 components. scanpy (seurat flavour, arpack) has one file with all cells. Counts are
+variable genes found by sums, then 50 components. scanpy (seurat flavour, arpack) has one file with all cells. They are
 negative binomial, eight kinds of cells, one batch effect per site. Seconds are the processor's on one thread, reading
 included; memory is the process's peak.
 """
@@ -58,7 +58,8 @@ def write_h5ad(path: Path, C: sp.csr_matrix) -> Path:
             group = root.create_group(name)
             group.attrs.update({"encoding-type": "dataframe", "encoding-version": "0.2.0", "_index": "_index"})
             group.attrs["column-order"] = np.array([], dtype="S1")
-            index = group.create_dataset("_index", data=[f"{path.stem}{letter}{i}" if name == "obs" else f"G{i}" for i in range(size)])
+            stem = path.stem if name == "obs" else ""
+            index = group.create_dataset("_index", data=[f"{stem}{letter}{i}" for i in range(size)])
             index.attrs.update({"encoding-type": "string-array", "encoding-version": "0.2.0"})
     return path
 
