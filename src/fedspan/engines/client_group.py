@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from fedspan import errors
 from fedspan._types import Arrays
@@ -22,6 +22,8 @@ from fedspan.core.snapshot import HubSnapshot, SessionSnapshot
 from fedspan.engines.hub import Collector
 from fedspan.errors import FedspanError, InputError, MissingExtraError
 from fedspan.secure.packing import PackedSum
+
+_Tree: TypeAlias = Any  # plain data
 
 
 class _Done(NamedTuple):
@@ -40,13 +42,13 @@ def share_clients(clients: Sequence[str], parts: int, blocks: Mapping[str, int])
     return [[name for names in whole[low:high] for name in names] for low, high in pairwise(cut)]
 
 
-def to_bytes(tree: object) -> bytes:
+def encode_tree(tree: object) -> bytes:
     """Plain data with arrays."""
     skeleton, arrays = flatten(tree)
     return wire.dump({"tree": json.dumps(skeleton)}, arrays)
 
 
-def from_bytes(blob: bytes) -> Any:
+def decode_tree(blob: bytes) -> _Tree:
     """The same back; its arrays are read-only."""
     meta, arrays = wire.load(blob)
     return unflatten(json.loads(meta["tree"]), arrays)
@@ -69,12 +71,12 @@ class ClientGroup:
     def handle(self, blob: bytes) -> bytes:
         """The answer to a question; an error is an answer, too."""
         try:
-            return to_bytes(self._answer(from_bytes(blob)))
+            return encode_tree(self._answer(decode_tree(blob)))
         except FedspanError as error:
             client = error.client if isinstance(error, InputError) else None
-            return to_bytes({"error": str(error), "kind": type(error).__name__, "client": client})
+            return encode_tree({"error": str(error), "kind": type(error).__name__, "client": client})
 
-    def _answer(self, asked: Any) -> object:
+    def _answer(self, asked: _Tree) -> object:
         if asked["what"] == "snapshot":
             return self.session.snapshot()
         if asked["what"] == "restore":
@@ -121,7 +123,7 @@ class GroupedSession:
                 "round": round,
                 "exchange": exchange,
             }
-            self.links[at].send(to_bytes(question))
+            self.links[at].send(encode_tree(question))
         answers = self._receive(shares)
         collector = Collector(ask, cohort, None if summed else self.blocks)
         done: dict[str, _Done] = {}
@@ -153,9 +155,9 @@ class GroupedSession:
         )
         return collector.replies(), event
 
-    def _receive(self, groups: Iterable[int]) -> dict[int, Any]:
+    def _receive(self, groups: Iterable[int]) -> dict[int, _Tree]:
         """The answers of all groups that were asked; the first error among them is raised once all are here."""
-        answers = {at: from_bytes(self.links[at].receive()) for at in groups}
+        answers = {at: decode_tree(self.links[at].receive()) for at in groups}
         for answer in answers.values():
             if isinstance(answer, dict) and "error" in answer:
                 kind = vars(errors).get(answer["kind"])
@@ -168,7 +170,7 @@ class GroupedSession:
 
     def snapshot(self) -> SessionSnapshot:
         for link in self.links:
-            link.send(to_bytes({"what": "snapshot"}))
+            link.send(encode_tree({"what": "snapshot"}))
         answers = self._receive(range(len(self.links)))
         saved = [build(SessionSnapshot, tree) for tree in answers.values()]
         hub = HubSnapshot(
@@ -184,7 +186,7 @@ class GroupedSession:
                 {name: memory for name, memory in saved.hub.up.items() if self.group_of[name] == at},
             )
             sites = {name: site for name, site in saved.sites.items() if self.group_of[name] == at}
-            link.send(to_bytes({"what": "restore", "saved": SessionSnapshot(hub, sites), "after": after}))
+            link.send(encode_tree({"what": "restore", "saved": SessionSnapshot(hub, sites), "after": after}))
         self._receive(range(len(self.links)))
 
     def close(self) -> None:

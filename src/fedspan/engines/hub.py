@@ -73,7 +73,7 @@ class Hub:
             self.up[client].restore(received)
 
 
-_MOST_BLOCKS = 64
+_MOST_PARTS = 64
 
 
 def find_blocks(clients: Sequence[str]) -> dict[str, int]:
@@ -81,7 +81,7 @@ def find_blocks(clients: Sequence[str]) -> dict[str, int]:
 
     Blocks depend on nothing but the list of clients, so that sums are the same to the bit whoever computes them.
     """
-    size = -(-len(clients) // _MOST_BLOCKS)
+    size = -(-len(clients) // _MOST_PARTS)
     return {client: place // size for place, client in enumerate(clients)}
 
 
@@ -93,7 +93,7 @@ class Collector:
 
     def __init__(self, ask: Ask, cohort: tuple[str, ...], blocks: Mapping[str, int] | None = None) -> None:
         self.ask, self.cohort = ask, cohort
-        self.blocks = blocks if blocks is not None and len(blocks) > _MOST_BLOCKS else None
+        self.blocks = blocks if blocks is not None and len(blocks) > _MOST_PARTS else None
         self.part: dict[str, Array] = {}
         self.block = -1
         self.each: dict[str, Arrays] = {}

@@ -37,6 +37,8 @@ SAYS: dict[str, dict[str, str]] = {
         "multiply": "columns of numbers with a factor, to give them the units of the other clients",
         "names": "names of all columns, in place of the first line of the file",
         "sheet": "of Excel files with several sheets",
+        "network": "for deep-gcca: the function of yours that makes a view's network, as file.py:function; one for all "
+        "views, or a table view = file.py:function. With --on the sites' own files name them",
         "table": "with --on: which of the sites' tables; default: the one named default",
     },
     "genotypes": SAYS_OF_GENOTYPES,

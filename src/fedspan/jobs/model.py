@@ -17,6 +17,7 @@ from types import NoneType
 from typing import Any, Literal, TypedDict, cast
 
 from fedspan._foreign import parse_toml
+from fedspan.algorithms.gcca.network_files import find_maker
 from fedspan.core.ledger import Ledger
 from fedspan.core.participation import Participation
 from fedspan.core.protection import RETRIES
@@ -25,7 +26,7 @@ from fedspan.data.cells.dialect import KEYS_OF_DIALECT, add_reading
 from fedspan.data.clients import open_client
 from fedspan.data.preparation import PLAIN, Preparation
 from fedspan.data.tables import Prepared, Table
-from fedspan.deployment.server_job import RunRequest
+from fedspan.deployment.run_request import RunRequest
 from fedspan.errors import InputError, suggest
 from fedspan.estimators.field.prepare_genotypes import GenotypeOptions, PreparedGenotypes, agree_on_genotypes
 from fedspan.estimators.launch import seed_from
@@ -144,7 +145,7 @@ class Job:
     `Job.load(path).run()` does what `fedspan run` does. Most jobs come from a file; one can be built in Python, too.
 
     Parameters:
-        task: "pca", "svd", "gcca", "personalized", "classifier", "vertical-classifier", "regressor",
+        task: "pca", "svd", "gcca", "deep-gcca", "personalized", "classifier", "vertical-classifier", "regressor",
             "vertical-pca" or "vertical-svd".
         parameters: The estimator's parameters, by name.
         clients: Where each client's table is, by client: an absolute path, an address, or the table of a database.
@@ -161,6 +162,7 @@ class Job:
         reading: How all tables are read (`fedspan.data.cells.dialect`); what is written beside a path comes first.
         client_weight: What a client counts (pca, svd).
         match: How the rows of views are matched by their ids: "psi", "digest", or "order" (they are only compared).
+        networks: What makes each view's network (deep-gcca), as `file.py:function`.
         genotypes: How genotypes are prepared, if the clients have files of genotypes; None: they have tables.
         ready: How each client's table is prepared, once the clients have agreed on it.
         prepared: The genotypes, once the clients have agreed on their variants.
@@ -184,6 +186,7 @@ class Job:
     reading: Mapping[str, object] = field(default_factory=dict)
     client_weight: str | Mapping[str, float] = "rows"
     match: str = "order"
+    networks: Mapping[str, str] = field(default_factory=dict)
     genotypes: GenotypeOptions | None = None
     ready: Mapping[str, Preparation] = field(default_factory=dict, compare=False)
     prepared: PreparedGenotypes | None = field(default=None, compare=False)
@@ -281,6 +284,9 @@ class Job:
             options["privacy"] = _build_privacy(self.privacy)
         if self.secure.get("enabled"):
             options["secure"] = _build_secure(self.secure)
+        if self.networks:
+            k = int(options.get("n_components", parameters_of(estimator(self.task))["n_components"].default))
+            options["networks"] = {name: find_maker(maker, k) for name, maker in self.networks.items()}
         return options
 
     def answer_options(self) -> dict[str, int]:
@@ -377,6 +383,7 @@ class Job:
             },
             "genotypes": write_options(self.genotypes),
             f"data.{TASKS[self.task].over}": self.clients,
+            "data.network": self.networks,
             "data.held_out": self.held_out,
         }
         lines = []
@@ -423,11 +430,12 @@ def parse(tree: TomlTable, beside: Path) -> Job:
         raise InputError(f"secure.{idle[0]} needs secure.enabled = true; add it, or leave {idle[0]} out.")
     if secure.get("enabled"):
         _build_secure(secure)
+    clients = _data_section.locate(data[TASKS[task].over], beside)
     genotypes = read_kind(task, data, job, checked)
     return Job(
         task,
         job,
-        _data_section.locate(data[TASKS[task].over], beside),
+        clients,
         _data_section.read_preparation(task, data, _find_group_column(job)),
         run.get("checkpoint_every", 1),
         run.get("min_clients"),
@@ -441,6 +449,7 @@ def parse(tree: TomlTable, beside: Path) -> Job:
         _data_section.read_reading(data),
         data.get("client_weight", "rows"),
         data.get("match", "order"),
+        _data_section.locate_networks(data, list(clients), beside),
         genotypes,
     )
 

@@ -61,6 +61,7 @@ _OF_DATA: dict[str, JsonSchema] = {
     "clients": _PLACES,
     "views": _PLACES,
     "held_out": _PLACES,
+    "network": {"anyOf": [_STRINGS, {"type": "object", "additionalProperties": _STRINGS}]},
     "categories": {"anyOf": [_WORDS, {"type": "object", "additionalProperties": _WORDS}]},
     "fill": {"type": "object", "additionalProperties": {"type": "number"}},
     **_READING,

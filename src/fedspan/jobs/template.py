@@ -27,6 +27,7 @@ _ABOUT = {
     "pca": "principal components of all clients' rows together",
     "svd": "leading right singular vectors of all clients' rows together (nothing is centered)",
     "gcca": "what views of the same entities, one at each client, have in common",
+    "deep-gcca": "what a network for each view, trained at its client, finds that the views have in common",
     "personalized": "principal components for every client, drawn towards what all clients share",
     "classifier": "a classifier of rows that are spread over clients",
     "vertical-classifier": "a classifier of rows whose features are spread over clients",
@@ -140,6 +141,8 @@ def _data(task: str) -> list[str]:
         )
         if what.learns_label:
             label += ", in at least one of the files"
+        elif task == "deep-gcca":
+            lines.append('network = "networks.py:make"  # the function that makes a network; or a table view = name')
         elif task == "gcca":
             lines.append('# held_out = ["a2.csv", "b2.csv"]  # other common rows of each view, for patience')
     else:

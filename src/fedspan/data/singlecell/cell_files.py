@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,6 +21,7 @@ from fedspan._types import Array
 from fedspan.data.sources import UnchangedFile, explain_file_errors
 from fedspan.errors import InputError, MissingExtraError
 
+_Element: TypeAlias = Any  # a group or an array of h5py or zarr, which have no type in common
 _ENDINGS = (".h5ad", ".zarr")
 _CHUNK = 4096  # cells that are read at once
 
@@ -63,13 +64,13 @@ class CellFile:
         """Whether it is one file, and not a Zarr store."""
         return self.path.suffix != ".zarr"
 
-    def _place(self, root: Any) -> str:
+    def _place(self, root: _Element) -> str:
         if self.layer in ("X", "raw"):
             return "X" if self.layer == "X" else "raw/X"
         return f"layers/{self.layer}"
 
     @contextmanager
-    def open(self, mode: Literal["r", "r+"] = "r") -> Iterator[Any]:
+    def open(self, mode: Literal["r", "r+"] = "r") -> Iterator[_Element]:
         """The file's root group."""
         with explain_file_errors(self.path), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -93,7 +94,7 @@ class CellFile:
             with file:
                 yield file
 
-    def _check_counts(self, chunk: Any, root: Any) -> None:
+    def _check_counts(self, chunk: _Element, root: _Element) -> None:
         values = chunk.data if sp.issparse(chunk) else np.asarray(chunk)
         sample = values.ravel()[: 1 << 20]
         if np.all(sample >= 0) and np.all(sample == np.floor(sample)) and np.isfinite(sample).all():
@@ -145,7 +146,7 @@ def _find_odd(sample: Array) -> int:
 class _RowsOnDisk:
     """CSR counts of which some rows can be read. (anndata's own reader does not know every version of scipy.)"""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: _Element) -> None:
         self.shape = tuple(int(size) for size in group.attrs["shape"])
         self._data, self._indices, self._starts = group["data"], group["indices"], np.asarray(group["indptr"][:])
         size = self._data.shape[0]
@@ -162,12 +163,12 @@ class _RowsOnDisk:
         return sp.csr_array(parts, shape=(stop - start, self.shape[1]))
 
 
-def _backed(element: Any) -> Any:
+def _backed(element: _Element) -> _Element:
     """A matrix of which rows can be read."""
     return _RowsOnDisk(element) if element.attrs.get("encoding-type") == "csr_matrix" else element
 
 
-def _read_index(group: Any) -> list[str]:
+def _read_index(group: _Element) -> list[str]:
     """The names of cells or genes."""
     from anndata.io import read_elem
 
