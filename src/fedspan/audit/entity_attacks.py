@@ -28,7 +28,7 @@ from fedspan.numerics.grid import from_grid
 VERTICAL = frozenset({"ColumnsKrylov", "MaxVarKrylov", "MaxVarDavidson", "KeptMaxVar"})  # whose messages are read here
 _NEIGHBOURS = 5
 _ENTITIES_TRIED = 2000  # looked at, at most
-_PRODUCTS_SENT = ("fit_view", "fit_located", "multiply_entities")  # with "_on_grid", too: the same in whole steps
+_PRODUCTS_SENT = ("fit_view", "fit_view_twice", "fit_located", "multiply_entities")  # "_on_grid": in whole steps
 _CLOSING = {"keep_loadings": "Z", "keep_weights": "G", "solve": "G"}
 
 
