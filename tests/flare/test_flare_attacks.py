@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ pytest.importorskip("nvflare", reason="needs fedspan[flare]")
 from orders import new_run
 from world import SERVER, collect, log_of, submit
 
+from fedspan.data.preparation import Preparation
 from fedspan.deployment.policy import Policy
 from fedspan.deployment.server_job import RunRequest
 
@@ -75,7 +77,7 @@ def outcomes(strict: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
             new_run(),
             "FederatedClassifier",
             {"rounds": 1},
-            table={"name": "labelled", "preparation": {"label": "x0"}},
+            table={"name": "labelled", "preparation": asdict(Preparation(label="x0"))},
             timeout=300.0,
         ),
     }

@@ -16,6 +16,7 @@ from orders import new_run
 from world import SERVER, environment, log_of, until
 
 from fedspan.deployment import flare_admin
+from fedspan.deployment.approval.signed_order import sign_order
 from fedspan.deployment.flare_job import write_job
 from fedspan.deployment.kit import init_site
 from fedspan.deployment.local import LocalFederation, end_kit, start_kit
@@ -36,7 +37,7 @@ def foreign(three: Any, tmp_path_factory: pytest.TempPathFactory) -> LocalFedera
 def odd_job(three: Any, first_job: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A job that names a class which no site allows; it is at work while the tests of this file run."""
     first_job.finish()
-    folder = make_ordinary_job(tmp_path_factory.mktemp("odd") / "job")
+    folder = make_ordinary_job(tmp_path_factory.mktemp("odd") / "job", three.researcher)
     config = folder / "app" / "config" / "config_fed_client.json"
     tree = json.loads(config.read_text(encoding="utf-8"))
     tree["components"].append({"id": "x", "path": "nvflare.app_common.np.np_trainer.NPTrainer", "args": {}})
@@ -97,12 +98,14 @@ def test_a_site_and_a_researcher_with_a_foreign_kit_do_not_get_in(
         end_kit(kit, process, patience=0.0)
 
 
-def make_ordinary_job(folder: Path) -> Path:
-    return write_job(folder, "by-hand", [RunRequest(new_run(), **ORDER)], ["east", "north", "south"])
+def make_ordinary_job(folder: Path, kit: Path) -> Path:
+    """A job with an order that its researcher signed, so that sites' queues let it through."""
+    requests, sites = [RunRequest(new_run(), **ORDER)], ["east", "north", "south"]
+    return write_job(folder, "by-hand", requests, sites, sign_order(kit, requests, sites).to_json())
 
 
 def test_a_job_with_code_in_it_is_refused(three: Any, tmp_path: Path) -> None:
-    folder = make_ordinary_job(tmp_path / "job")
+    folder = make_ordinary_job(tmp_path / "job", three.researcher)
     (folder / "app" / "custom").mkdir()
     (folder / "app" / "custom" / "steal.py").write_text("import os\nos.system('true')\n")
     with flare_admin.connect(three.researcher) as session:

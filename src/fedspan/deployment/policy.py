@@ -19,6 +19,7 @@ from typing import Any
 from fedspan._files import require_private
 from fedspan._foreign import parse_toml
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, feature_names
+from fedspan.algorithms.gcca.network_files import locate_network
 from fedspan.algorithms.matching.match_digests import MatchDigests
 from fedspan.algorithms.registry import ALGORITHMS, MATCHINGS, OPENINGS
 from fedspan.data.cells.dialect import KEYS_OF_DIALECT, add_reading, read_dialect
@@ -64,7 +65,7 @@ class SiteTable:
     pad_ids: int = 0  # of so many ids others are to see at least, whatever the table has
     secret_file: str | None = None  # keys the digests of ids; the sites share its contents, the server never sees them
     held_out: str | None = None  # further rows of the same columns
-    network: str | None = None  # for deep GCCA: module:function of the site's own, which makes its network
+    network: str | None = None  # for deep GCCA: file.py:function of the site's own, which makes its network
     reading: Mapping[str, object] = field(default_factory=dict)  # how its file is written; no job can change it
 
     @property
@@ -211,6 +212,7 @@ class Policy:
     algorithms: tuple[str, ...] = ALGORITHM_NAMES
     rows: bool = True  # whether the site tells the figure that its file gives for its rows, and digests of its ids
     names: bool = True  # whether it says what its columns are called
+    partial_sums: bool = False  # whether secure sums without noise may be over some of a run's sites
     secure: bool = True  # secure sums only
     others: int = 2  # at least this many other sites in a secure sum
     verified: bool = False  # verified runs only
@@ -259,7 +261,9 @@ class Policy:
         approvals = parse_approval(path, who, tree.get("algorithms", {}), ALGORITHM_NAMES)
         kept = _check_keys(path, "keep", tree.get("keep", {}), {"transcript_mb": int})
         what = {key: value for key, value in given.items() if key not in who}
-        allow = _check_keys(path, "allow", what, {"algorithms": list, "rows": bool, "names": bool})
+        allow = _check_keys(
+            path, "allow", what, {"algorithms": list, "rows": bool, "names": bool, "partial_sums": bool}
+        )
         kinds = {"secure": bool, "others": int, "row_norm": float, "epsilon": float, "delta": float, "budget": str}
         kinds |= {"verified": bool, "sites": list}
         require = _check_keys(path, "require", tree.get("require", {}), kinds)
@@ -358,6 +362,8 @@ class Policy:
                 f"This site needs at least {self.others} other sites in every sum, but the run would go on with "
                 f"{t - 1}. Write [secure] threshold = {self.others + 1} or more in the job."
             )
+        if secure and start.privacy is None and not self.partial_sums and t is not None and not start.verified:
+            _check_whole_sums(t, len(start.clients))
         try:
             return self._check_noise(start)
         except PrivacyError as error:
@@ -397,7 +403,7 @@ class Policy:
             table.read_secret()
         if needs == "network" and table.network is None:
             raise PolicyRefusal(
-                'Deep GCCA needs a network. The site\'s owner must write network = "module:function" in its file.'
+                'Deep GCCA needs a network. The site\'s owner must write network = "file.py:function" in its file.'
             )
 
     def forbids(self, task: str) -> str | None:
@@ -423,6 +429,11 @@ class Policy:
         plan = start.plan  # this site's own: nothing of it comes from the server
         if plan is None or plan.row_norm != dp.row_norm:
             raise PrivacyError("The privacy plan of this run cannot be made at this site.")
+        if plan.spread > 1 and not start.verified:
+            raise PrivacyError(
+                "Sites share the noise of a sum only in verified runs: a server that invented the others would be left "
+                "with this site's small part of it. Write [secure] verified = true in the job."
+            )
         if self.row_norm is not None and not plan.row_norm <= self.row_norm:
             raise PrivacyError(
                 f"The row norm must be at most {self.row_norm!r} at this site, but is {plan.row_norm!r} in the job."
@@ -442,6 +453,17 @@ class Policy:
                 "again, with: fedspan site budget KIT --grant"
             )
         return budget
+
+
+def _check_whole_sums(threshold: int, sites: int) -> None:
+    """Refuse sums over some of a run's sites: the same sum with and without a site shows that site."""
+    if threshold < sites:
+        raise PolicyRefusal(
+            f"The run would go on with sums over {threshold} of its {sites} sites, and the difference of two such sums "
+            "may be a single site. Leave min_clients, participation and [secure] threshold out; or write [secure] "
+            "verified = true and groups = …: then a missing site leaves its group out. A site's administrator can "
+            "allow such sums with partial_sums = true in [allow] of its file."
+        )
 
 
 def _check_may_match(table: SiteTable, start: StartMessage) -> None:
@@ -501,6 +523,11 @@ def _read_table(path: Path, name: str, given: Any, kit: Path) -> SiteTable:
     for key in ("path", "held_out", "secret_file"):
         if key in keys and "://" not in keys[key]:
             keys[key] = str((kit / keys[key]).absolute())
+    if "network" in keys:
+        try:
+            keys["network"] = locate_network(keys["network"], kit.absolute())
+        except InputError as error:
+            raise InputError(f"network in {where}: {error}") from None
     for key in ("features", "min_rows", "min_rows_per_class", "min_common", "max_ids"):
         if keys.get(key, 1) < 1:
             raise InputError(f"{key} in {where} must be at least 1, but is {keys[key]}.")

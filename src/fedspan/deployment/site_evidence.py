@@ -27,7 +27,7 @@ def describe_book(kit: Path, run: str | None = None, last: int | None = None) ->
     """The book in plain words, one line per entry, the oldest first; of one run or of all, all or the last lines."""
     entries = list(find_entries(kit, run))
     for entry in entries if last is None else entries[-last:]:
-        yield f"{entry.number:6}  {entry.when[:19].replace('T', ' ')}  {_describe_entry(entry)}"
+        yield f"{entry.number:6}  {entry.when[:19].replace('T', ' ')}  {describe_entry(entry)}"
 
 
 def find_entries(kit: Path, run: str | None) -> Iterator[BookLine]:
@@ -75,7 +75,7 @@ def collect_evidence(kit: Path, run: str, folder: Path) -> list[str]:
     for name in _CERTIFICATES:
         if (kit / "startup" / name).is_file():
             shutil.copyfile(kit / "startup" / name, folder / name)
-    words = [f"{entry.when}  {_describe_entry(entry)}" for entry in entries]
+    words = [f"{entry.when}  {describe_entry(entry)}" for entry in entries]
     write_whole(folder / "log.txt", "\n".join(words) + "\n")
     files = sorted(path.name for path in folder.iterdir())
     write_whole(folder / "ro-crate-metadata.json", json.dumps(_describe_crate(folder, names[0], files), indent=1))
@@ -84,7 +84,8 @@ def collect_evidence(kit: Path, run: str, folder: Path) -> list[str]:
     return [*files, "ro-crate-metadata.json"]
 
 
-def _describe_entry(entry: BookLine) -> str:
+def describe_entry(entry: BookLine) -> str:
+    """One line of the book in plain words."""
     facts = defaultdict(lambda: "?", {key: printable(str(value)) for key, value in entry.facts.items()})
     run = facts["run"][:12] if "run" in facts else "-"
     if entry.event == "asked":
@@ -106,6 +107,10 @@ def _describe_entry(entry: BookLine) -> str:
         return f"answered  {run}  {where}: {listed or 'nothing'} ({facts['bytes']} bytes)"
     if entry.event == "refused":
         return f"refused   {run}  {facts['reason'] if 'reason' in facts else 'code ' + facts['code']}"
+    if entry.event == "ended":
+        charged = f", epsilon {facts['charged']} spent at delta {facts['delta']}" if "charged" in entry.facts else ""
+        why = " by the refusal" if entry.facts.get("refused") is True else ""
+        return f"ended     {run}  {facts['answers']} answers, {facts['bytes']} bytes left{charged}{why}"
     if entry.event == "administrator":
         return f"changed   {facts['act']}"
     return "(a line that a crash cut off)"

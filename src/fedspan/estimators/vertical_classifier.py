@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
+from fedspan.algorithms.learning.views.torch_views import TorchViewRows, TorchViews
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
 from fedspan.data.ids_and_labels import check_weights
@@ -38,6 +41,7 @@ from fedspan.estimators.limit_requests import (
 )
 from fedspan.estimators.matching.match_views import Match, Matching
 from fedspan.estimators.parameters import check_parameters
+from fedspan.numerics.swish import Swish
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -68,6 +72,8 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
             of the same views.
         class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
             mapping from class to weight.
+        model: Torch modules in place of the built-in network: a `TorchViews`, which has a module for each view's
+            columns, a head, and its own objective and constraints. They see the columns as they are.
         exchange: What is exchanged: "sum" shows only sums over the clients, "each" what every client contributes, to
             all others through the server, as in the paper. Both learn the same model.
         privacy: Not available: what leaves a view has no known sensitivity.
@@ -151,7 +157,8 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         if self.warm_start and known is not None and widths != known:
             raise InputError(f"The model was fitted on the views {known}, but {widths} were given.")
         prior = self._find_earlier(sum(widths.values()), None) or prior
-        chosen = choose_method(self, VIEW_METHODS, build_network(self, len(labels)), limits.limits, extras, prior)
+        network = self._make_network(len(labels))
+        chosen = choose_method(self, VIEW_METHODS, network, limits.limits, extras, prior)
         result = self._run(
             chosen.method,
             clients,
@@ -186,6 +193,8 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
     ) -> tuple[list[Any], dict[str, object], int, LimitPlan]:
         """The classes, what each client is made of, how many rows there are, and the limits."""
         if is_remote(data):
+            if self.model is not None:
+                raise InputError("Torch modules cannot be sent to the sites of a federation; leave model out.")
             labels, tables = tell_labels(
                 data, self.class_weight, lambda counting, told: self._count_classes(counting, told, options)
             )
@@ -226,8 +235,27 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         weight = join_weights(weigh_rows(self.class_weight, labels, codes), given).get("all")
         limits = plan_limits(beside.requests, groups, labels)
         part = limits.number(code, group)
+        network = self._make_network(len(labels))
+        if isinstance(network, TorchViews):
+            network.check_widths({name: X.shape[1] for name, X in data.items()}, len(labels))
+            if weight is not None:
+                raise InputError(
+                    "class_weight and sample_weight are for the built-in network; weigh the loss in the Problem of the "
+                    "torch modules."
+                )
+            return labels, {n: TorchViewRows(network, n, X, code, group) for n, X in data.items()}, len(code), limits
         made = {name: (X, code, weight, part, limits.parts) for name, X in data.items()}
         return labels, dict(made), len(code), limits
+
+    def _make_network(self, classes: int) -> Swish | TorchViews:
+        if self.model is None:
+            return build_network(self, classes)
+        if isinstance(self.model, TorchViews):
+            return self.model
+        raise InputError(
+            "model must be None or a fedspan.algorithms.learning.views.torch_views.TorchViews, which has a module for "
+            f"each view and a head, but is a {type(self.model).__name__}."
+        )
 
     def predict_proba(self, views: ClientData, ids: object = None) -> Array:
         """The probability of each class, (n, L), from the same views as were learned from.
@@ -236,15 +264,30 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         """
         check_is_fitted(self)
         parts = open_new_feature_views(views, ids, self.views_, self.column_names_)
+        network = self._make_network(len(self.labels_))
+        if isinstance(network, TorchViews):
+            network.check_widths(self.views_, len(self.labels_))
+            return network.proba(self.coef_, dict(zip(self.views_, parts, strict=True)))
         X = sp.hstack(parts, format="csr") if any(map(sp.issparse, parts)) else np.hstack(parts)
-        return build_network(self, len(self.labels_)).proba(self.coef_, self._scale_rows(X))
+        return network.proba(self.coef_, self._scale_rows(X))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, model: object = None) -> Self:
+        """Read a model that `save` wrote; `model` are the torch modules, if there were any."""
+        return cls._load(path) if model is None else cls._load(path, model=model)
 
     def _name_inputs(self) -> dict[str, int]:
+        if self.model is not None:
+            raise InputError("Only the built-in network can be exported; use torch.onnx.export for torch modules.")
         return dict(self.views_)
 
     def predict(self, views: ClientData, ids: object = None) -> Array:
         """The most probable class of each row."""
         return self.classes_[self.predict_proba(views, ids).argmax(axis=1)]
+
+    def score(self, views: ClientData, y: object, sample_weight: object = None, ids: object = None) -> float:
+        """The share of rows whose class is right. With `ids`, as in `predict`, `y` is that of the first view's rows."""
+        return float(accuracy_score(y, self.predict(views, ids), sample_weight=sample_weight))
 
 
 class _Beside(NamedTuple):

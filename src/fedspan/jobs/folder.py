@@ -40,9 +40,11 @@ class RunFolder:
         self.checkpoint = path / "checkpoint"
         self.report = path / "report.html"
         self.scores = path / "scores.safetensors"  # rows for the report's scatter, if they may be drawn
+        self.genotypes = path / "genotypes"  # loadings and scores, if the clients have genotypes
         self.transcript = path / "transcript"  # only if the job asks for it
         self.audit = path / "audit.html"
         self.federation = path / "federation.json"  # where the run is, if not here
+        self.watched = path / "watched.jsonl"  # what is seen here of a run on a federation, until its ledger comes
         self.audited = path / "audit.txt"  # what it found, in a few lines
         self._made: list[Path] = []  # folders that were not there before, the innermost first
 
@@ -115,9 +117,10 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Delete all that a run writes, but for the job: a folder without it would belong to nobody."""
-        for file in (self.model, self.ledger, self.scores, self.report, self.audit, self.audited, self.federation):
+        own = (self.model, self.ledger, self.scores, self.report, self.audit, self.audited)
+        for file in (*own, self.federation, self.watched):
             file.unlink(missing_ok=True)
-        for place in (self.checkpoint, self.transcript):
+        for place in (self.checkpoint, self.transcript, self.genotypes):
             shutil.rmtree(place, ignore_errors=True)
 
 

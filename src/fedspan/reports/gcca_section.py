@@ -30,6 +30,7 @@ class GccaModel(IterativeModel, Protocol):
     eigenvalue_by_chance_: float  # nan if it is not known
     held_out_correlations_: Array  # (k,), or empty if nobody looked
     view_counts_: Array | None  # (J,) how many views have each entity
+    missing_: Array | None  # (J, views) whether a view lacks an entity, if that is known here
     n_features_: list[int]
     n_views_: int
 
@@ -121,16 +122,41 @@ def _explain_rows(model: GccaModel) -> str:
 
 
 def _render_gaps(model: GccaModel) -> str:
-    """Who is missing where, as counts of entities by how many views have them."""
+    """Who is missing where, in counts: by how many views have an entity and, if it is known here, by which."""
     if model.view_counts_ is None:
         return ""
     counts = np.bincount(model.view_counts_.astype(int), minlength=model.n_views_ + 1)
     rows = [[str(i), f"{n:,}"] for i, n in enumerate(counts)]
+    by_number = render_table(["views", "entities"], rows, numbers={0, 1})
+    if model.missing_ is None:
+        return (
+            "<h2>Missing entities</h2><p>How many entities are in how many of the views. Which view lacks which entity "
+            f"is known to the view's own site (and, without secure sums, to the server).</p>{by_number}"
+        )
     return (
-        "<h2>Missing entities</h2><p>How many entities are in how many of the views. Which view lacks which entity is "
-        "known to the view's own site (and, without secure sums, to the server).</p>"
-        + render_table(["views", "entities"], rows, numbers={0, 1})
+        "<h2>Missing entities</h2><p>How many entities are in how many of the views.</p>"
+        f"{by_number}<p>Who is missing where: how many entities each view has and lacks, and which views have "
+        "entities in common with which others.</p>" + _render_lacking(model, model.missing_) + _render_patterns(model)
     )
+
+
+def _render_lacking(model: GccaModel, missing: Array) -> str:
+    lacks = missing.sum(axis=0)
+    rows = [
+        [str(name), f"{len(missing) - n:,}", f"{n:,}", f"{n / len(missing):.1%}"]
+        for name, n in zip(model.view_names_, lacks, strict=True)
+    ]
+    return render_table(["view", "has", "lacks", "share"], rows, numbers={1, 2, 3})
+
+
+def _render_patterns(model: GccaModel) -> str:
+    """The sets of views that have entities in common, those of most entities first."""
+    patterns, counts = np.unique(~np.asarray(model.missing_), axis=0, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:_LISTED]
+    names = [", ".join(str(model.view_names_[i]) for i in np.flatnonzero(patterns[at])) or "none" for at in order]
+    more = f"<p>The {_LISTED} largest of {len(counts)} sets are listed.</p>" if len(counts) > _LISTED else ""
+    rows = [[name, f"{counts[at]:,}"] for name, at in zip(names, order, strict=True)]
+    return more + render_table(["views that have them", "entities"], rows, numbers={1})
 
 
 def _render_correlations(model: GccaModel) -> str:
@@ -173,3 +199,11 @@ def _render_view_table(model: GccaModel) -> str:
 
 
 GCCA = build_iterative_section("Federated GCCA", _summarize_gcca, _list_gcca_sizes, _list_gcca_figures, _render_gcca)
+DEEP_GCCA = build_iterative_section(
+    "Deep GCCA",
+    _summarize_gcca,
+    _list_gcca_sizes,
+    _list_gcca_figures,
+    _render_gcca,
+    "change of the common representation",
+)

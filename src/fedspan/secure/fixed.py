@@ -113,7 +113,7 @@ def from_lanes(total: Arrays, clients: int, roster: int | None = None) -> dict[s
 
 def _from_lane_pair(lanes: Array, bits: int) -> Array:
     if len(lanes) == 1:
-        return np.array(lanes).view(np.int64)[0]
+        return np.asarray(np.array(lanes).view(np.int64)[0])
     whole, rest = np.ascontiguousarray(lanes).view(np.int64).reshape(2, -1)
     out = np.empty(whole.size)
     for start in range(0, whole.size, _AT_ONCE):

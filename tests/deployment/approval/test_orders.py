@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import ADA, BOB
 from orders import new_run
 
-from conftest import ADA, BOB
 from fedspan.algorithms import Gram, PersonalEigen, Ssi
 from fedspan.data.preparation import Preparation
 from fedspan.deployment.approval import admission

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from fedspan._foreign import printable
+from fedspan.cli.federation.join_commands import joining
 from fedspan.cli.site.approval_commands import approvals
+from fedspan.cli.site.page_command import pages
 from fedspan.deployment.kit import check_certificates, check_may_init, init_site, role, server_port
 from fedspan.deployment.local import end_kit, is_listening, start_kit
 from fedspan.deployment.policy import Policy, read_secret_file
@@ -25,6 +27,8 @@ from fedspan.jobs import Job
 
 site = typer.Typer(add_completion=False, no_args_is_help=True)  # the list of commands in main.py has its help
 site.add_typer(approvals)
+site.add_typer(joining)
+site.add_typer(pages)
 
 
 @site.command("init")

@@ -18,7 +18,9 @@ from fedspan._foreign import PrintableLog
 from fedspan.deployment.approval.admission import Admission
 from fedspan.deployment.approval.signed_order import SignedOrder
 from fedspan.deployment.flare_job import SIGNED
+from fedspan.deployment.membership.removals import REMOVALS_NOTICE, TAKEN, take_removals
 from fedspan.deployment.policy import Policy
+from fedspan.deployment.site_rules.book import Book
 from fedspan.deployment.site_rules.pause import Pause
 from fedspan.errors import FedspanError, PolicyRefusal
 
@@ -29,6 +31,10 @@ _GATE_LOG.addFilter(PrintableLog())
 def ask_gate(kit: Path, requirement: object, job: str) -> tuple[bool, str]:
     """Whether a job may be deployed here now, and if not, why; for the researcher, so without anything of the data."""
     try:
+        if isinstance(requirement, dict) and REMOVALS_NOTICE in requirement:  # the coordinator's word
+            removals = take_removals(kit, requirement[REMOVALS_NOTICE])
+            Book(kit).write("administrator", act=f"noted list {removals.number} of removed names: {removals.names}")
+            return False, TAKEN
         signed = requirement.get(SIGNED) if isinstance(requirement, dict) else None
         if signed is None:
             raise PolicyRefusal("refused: this site takes jobs of fedspan only, with a signed order.")

@@ -28,7 +28,8 @@ from fedspan.data.tables import find_source, open_table
 from fedspan.deployment.kit import to_toml_value
 from fedspan.deployment.loopback_federation import LoopbackFederation
 from fedspan.deployment.policy import FILE, LARGEST, Policy, SiteTable
-from fedspan.deployment.server_job import Outcome, RunRequest
+from fedspan.deployment.run_request import RunRequest
+from fedspan.deployment.server_job import Outcome
 from fedspan.deployment.site_tables.site_data import is_not_allowed, open_site_table
 from fedspan.errors import InputError
 from fedspan.privacy.budget import Budget

@@ -8,9 +8,9 @@ from pathlib import Path
 from fedspan._foreign import printable
 from fedspan.deployment.approval.signed_order import Order
 from fedspan.deployment.policy import Policy
-from fedspan.deployment.server_job import LABELLED_ESTIMATORS, VIEW_ESTIMATORS, RunRequest
+from fedspan.deployment.run_request import LABELLED_ESTIMATORS, VIEW_ESTIMATORS, RunRequest
 from fedspan.engines.start import preparation_from
-from fedspan.errors import FedspanError, PolicyRefusal
+from fedspan.errors import FedspanError
 from fedspan.estimators.parameters import parameters_of
 from fedspan.jobs.checking.would_leave import TableSize, describe_leaving, find_algorithm
 from fedspan.jobs.tasks import TASKS
@@ -21,6 +21,7 @@ _LEARNS = {
     "pca": "the principal components of all sites' rows together",
     "svd": "the singular vectors of all sites' rows together",
     "gcca": "what the sites' views of the same entities have in common",
+    "deep-gcca": "what networks, one at each site, find that the sites' views have in common",
     "personalized": "principal components for each site, drawn towards each other",
     "classifier": "a classifier of rows",
     "vertical-classifier": "a classifier of entities whose columns are at different sites",
@@ -49,7 +50,7 @@ def _describe_request(request: RunRequest, order: Order, policy: Policy) -> list
     lines = [("run", request.run), ("wants", _describe_task(request))]
     try:
         columns, features = _say_columns(request, policy)
-    except (PolicyRefusal, FedspanError) as error:
+    except FedspanError as error:
         return [*lines, ("cannot run", str(error))]
     lines.append(("reads", columns))
     lines.append(("protection", _describe_protection(request, len(order.sites), policy)))
