@@ -35,6 +35,7 @@ ROOMS = [
     "deployment",
     "jobs",
     "audit",
+    "web",
     "cli",
 ]
 GROUND = {"errors", "_types", "_files", "_foreign", "_version"}  # what every room may import
@@ -113,13 +114,20 @@ def test_a_folder_can_be_taken_in_at_a_glance() -> None:
             {
                 "fedspan.deployment.flare",
                 "fedspan.deployment.flare_admin",
+                "fedspan.deployment.operations.flare_server",
+                "fedspan.deployment.operations.warm_launcher",
                 "fedspan.deployment.approval.gate",
                 "fedspan.deployment.approval.scheduler",
             },
         ),
         (
             "torch",
-            {"fedspan.algorithms._pytorch", "fedspan.algorithms.gcca.networks", "fedspan.algorithms.learning.torch"},
+            {
+                "fedspan.algorithms._pytorch",
+                "fedspan.algorithms.gcca.networks",
+                "fedspan.algorithms.learning.torch",
+                "fedspan.algorithms.learning.views.torch_views",
+            },
         ),
     ],
 )
@@ -138,6 +146,7 @@ def test_importing_fedspan_loads_nothing_that_is_optional() -> None:
         "Crypto",
         "typer",
         "rich",
+        "flask",
         "onnx",
         "skops",
     ]
@@ -156,6 +165,8 @@ def test_importing_fedspan_loads_nothing_that_is_optional() -> None:
         "dp_accounting",
         "cryptography",
         "Crypto",
+        "flask",
+        "werkzeug",
         "onnx",
         "skops",
         "mlflow",
@@ -285,7 +296,10 @@ def test_contracts_are_typed_not_guessed(module: str) -> None:
 
 
 def test_exceptions_stay_exceptions() -> None:
-    """`Any` and `# fmt: skip` are for what cannot be said otherwise; raise a bound only with a reason."""
+    """`Any` and `# fmt: skip` are for what cannot be said otherwise; raise a bound only with a reason.
+
+    The last: groups and arrays of h5py and zarr, FLARE's launchers.
+    """
     text = "".join(path.read_text(encoding="utf-8") for path in MODULES.values())
-    assert len(re.findall(r"\bAny\b", text)) <= 280
+    assert len(re.findall(r"\bAny\b", text)) <= 300
     assert text.count("fmt: skip") <= 10

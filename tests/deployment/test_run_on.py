@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ pytest.importorskip("nvflare", reason="needs fedspan[flare]")
 from fedspan import FederatedPCA, InputError, Job
 from fedspan.channel import wire
 from fedspan.core.ledger import Ledger
-from fedspan.deployment.flare_admin import check_settled
+from fedspan.deployment.flare_admin import JobLost, check_settled
 from fedspan.deployment.loopback_federation import LoopbackFederation
+from fedspan.deployment.operations.federation_status import SiteStatus
 from fedspan.deployment.server_job import RunRequest
 from fedspan.engines.loopback import Call, Deliver
 from fedspan.jobs import _federated
@@ -39,6 +40,7 @@ class LoopbackAdmin:
         self.federation = federation
         self.jobs: dict[str, tuple[RunRequest, dict[str, Any]]] = {}
         self.check_settled = check_settled
+        self.JobLost = JobLost
 
     @contextmanager
     def connect(self, kit: Path) -> Iterator[LoopbackAdmin]:
@@ -48,6 +50,9 @@ class LoopbackAdmin:
     def keep_session(self, kit: Path) -> Iterator[None]:
         yield
 
+    def is_over(self, session: Any, job: str) -> bool:
+        return True
+
     def list_sites(self, session: Any) -> list[str]:
         return sorted(self.federation.sites)
 
@@ -56,7 +61,11 @@ class LoopbackAdmin:
         self.jobs[order.run] = (order, self.federation.carry_out(order))
         return order.run
 
-    def watch(self, session: Any, job: str, say: Any = None) -> Iterator[dict[str, Any]]:
+    def survey(self, session: Any, names: Sequence[str] | None = None) -> list[SiteStatus]:
+        there = self.federation.sites
+        return [SiteStatus(name, answers=name in there) for name in sorted(names or there)]
+
+    def watch(self, session: Any, job: str, say: Any = None, *, begun: bool = False) -> Iterator[dict[str, Any]]:
         yield from Ledger.read(self.federation.place(self.jobs[job][0]) / "ledger.jsonl").rows()
 
     def fetch(self, session: Any, job: str, run: str, into: Path) -> dict[str, Any]:
@@ -67,11 +76,15 @@ class LoopbackAdmin:
         return outcome
 
 
+def put_in_place(monkeypatch: pytest.MonkeyPatch, admin: LoopbackAdmin) -> None:
+    monkeypatch.setattr(_federated, "flare_admin", admin)
+    monkeypatch.setattr(_federated, "survey_sites", admin.survey)
+
+
 @pytest.fixture
 def three(make_three: Callable[..., LoopbackFederation], monkeypatch: pytest.MonkeyPatch) -> LoopbackFederation:
     made = make_three()
-    admin = LoopbackAdmin(made)
-    monkeypatch.setattr(_federated, "flare_admin", admin)
+    put_in_place(monkeypatch, LoopbackAdmin(made))
     return made
 
 
@@ -160,7 +173,7 @@ def test_one_site_is_no_federation_and_a_site_that_left_is_missed(three: Loopbac
     three.tamper = fail
     assert_refused(run_on(three, job), 1, "cut off")
     three.sites, three.tamper = {name: everybody[name] for name in ("east", "north")}, None
-    assert_refused(call("resume", job.parent / "run"), 1, "Site 'south' is not connected")
+    assert_refused(call("resume", job.parent / "run"), 1, "site 'south' is not connected")
     three.sites = everybody
     assert call("resume", job.parent / "run").exit_code == 0
 
@@ -217,7 +230,7 @@ def test_a_run_stays_if_one_site_refused_after_others_had_answered(
 ) -> None:
     """What the others sent is in the ledger, and only this folder has it."""
     federation = make_three(secure=False)
-    monkeypatch.setattr(_federated, "flare_admin", LoopbackAdmin(federation))
+    put_in_place(monkeypatch, LoopbackAdmin(federation))
     job.write_text(job.read_text(encoding="utf-8") + "[secure]\nenabled = false\n", encoding="utf-8")
     federation.tamper = refuse_from(0)
     assert_refused(run_on(federation, job), 2, "the table has changed", "fedspan resume")
@@ -263,8 +276,7 @@ def test_a_private_run_stays_although_no_exchange_was_completed(
 ) -> None:
     """The other sites may have answered, and spent their budgets, before one refused."""
     federation = make_three(secure=False, epsilon=8.0, delta=1e-5, row_norm=20.0)
-    admin = LoopbackAdmin(federation)
-    monkeypatch.setattr(_federated, "flare_admin", admin)
+    put_in_place(monkeypatch, LoopbackAdmin(federation))
     for site in federation.sites.values():
         Budget.grant(site / "fedspan" / "budget.json", 8.0, 1e-5)
     job.write_text(

@@ -1,10 +1,12 @@
 """scikit-learn's own checks of its conventions, as far as they make sense for a list of clients."""
 
+import inspect
+
 import pytest
 from sklearn.utils import estimator_checks as checks
 
 from fedspan import DeepFederatedGCCA
-from fedspan.estimators.catalogue import ESTIMATORS
+from fedspan.estimators.catalogue import ESTIMATORS, find_round_limit
 
 NAMES = [
     "check_estimator_cloneable",
@@ -28,3 +30,12 @@ def test_convention(estimator, name):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "check_parameters_default_constructible"])
 def test_convention_of_an_estimator_that_needs_networks(name):
     getattr(checks, name)("DeepFederatedGCCA", DeepFederatedGCCA([]))
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_limit_of_rounds_that_sites_hold_an_order_to_is_the_estimators_own(name):
+    signature = inspect.signature(ESTIMATORS[name]).parameters
+    (key,) = signature.keys() & {"max_rounds", "rounds"}
+    assert find_round_limit(name, {}) == signature[key].default
+    assert find_round_limit(name, {key: 7}) == 7
+    assert find_round_limit(name, {key: "many"}) is None

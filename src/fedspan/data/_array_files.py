@@ -11,7 +11,6 @@ from zipfile import ZipFile
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.datasets import load_svmlight_file
 
 from fedspan._types import Array
 from fedspan.data.ids_and_labels import check_ids, to_labels
@@ -141,6 +140,8 @@ def _measure_array(file: IO[bytes]) -> int:
 
 def _read_libsvm(path: Path, preparation: Preparation) -> ArrayTable:
     """Sparse rows, and their labels if asked for. Features are numbered from 1, as the format says."""
+    from sklearn.datasets import load_svmlight_file  # slow to import, and few tables need it
+
     X, y = load_svmlight_file(str(path), zero_based=True)  # never guessed: clients must not guess differently
     if (X.indices == 0).any():
         raise InputError(f"{path} has a feature 0, but LIBSVM files number features from 1. Add 1 to all of them.")

@@ -21,7 +21,8 @@ from fedspan.deployment.approval.signed_order import sign_order
 from fedspan.deployment.approval.waiting import check_not_refused, find_waiting
 from fedspan.deployment.flare_job import TOPIC, write_job
 from fedspan.deployment.kit import check_certificates, role
-from fedspan.deployment.server_job import Outcome, RunRequest, read_outcome
+from fedspan.deployment.run_request import RunRequest
+from fedspan.deployment.server_job import Outcome, read_outcome
 from fedspan.errors import ClientError, FedspanError, InputError, MissingExtraError
 
 T = TypeVar("T")
@@ -49,6 +50,7 @@ class AdminSession(Protocol):
     def get_job_meta(self, job: str) -> Mapping[str, object]: ...
     def get_connected_client_list(self) -> Sequence[_ConnectedSite]: ...
     def check_status(self, target: str, names: list[str] | None = None) -> Mapping[str, object]: ...
+    def report_resources(self, target: str, names: list[str] | None = None) -> Mapping[str, object]: ...
     def do_app_command(self, job: str, topic: str, data: Mapping[str, int]) -> Mapping[str, str]: ...
     def download_job_result(self, job: str, folder: str) -> str: ...
     def abort_job(self, job: str) -> object: ...
@@ -176,12 +178,52 @@ def find_site_jobs(session: AdminSession, site: str, patience: float) -> list[st
     return [str(line["job_id"]) for line in own if line.get("job_id")]
 
 
+def find_site_facts(session: AdminSession, site: str, patience: float) -> Mapping[str, object]:
+    """What a site says of itself; nothing if it does not answer, or is of a version that says nothing."""
+    library = _flare_library()
+    session.set_timeout(patience)
+    try:
+        with _silence():
+            told = session.report_resources("client", [site]).get(site)
+        facts = parse_json(str(told))
+    except (*library.silent, *library.InvalidTarget, library.AuthorizationError, library.InternalError, ValueError):
+        return {}
+    except library.expired as error:
+        raise _explain_expired(error) from None
+    finally:
+        session.set_timeout(_PATIENCE)
+    return facts if isinstance(facts, dict) else {}
+
+
 def submit(session: AdminSession, kit: Path, requests: Sequence[RunRequest], sites: Sequence[str]) -> str:
     """The id of the job that carries those requests to those sites, signed with the key of the researcher's kit."""
     signed = sign_order(kit, requests, sites).to_json()
     with tempfile.TemporaryDirectory() as folder:
         path = write_job(Path(folder) / "job", f"fedspan-{requests[0].run[:8]}", requests, sites, signed)
-        return _ask(lambda: str(session.submit_job(str(path))), tries=1)
+        return send_job(session, path)
+
+
+def send_job(session: AdminSession, path: Path) -> str:
+    """The id that the server gives to the job in a folder."""
+    return _ask(lambda: str(session.submit_job(str(path))), tries=1)
+
+
+def abort(session: AdminSession, job: str) -> None:
+    """Take a job back, if it is still there."""
+    with contextlib.suppress(_flare_library().InternalError, *_flare_library().silent), _silence():
+        session.abort_job(job)
+
+
+def change_site(session: AdminSession, site: str, *, enabled: bool) -> None:
+    """Cut a site off from the server, now and when it comes again, or let it in again. Needs a coordinator's kit."""
+    library = _flare_library()
+    try:
+        _ask(lambda: session.enable_client(site) if enabled else session.disable_client(site))
+    except library.AuthorizationError:
+        raise InputError(
+            "The server does not let this kit remove sites. At the server: fedspan federation upgrade KIT, and start "
+            "it again."
+        ) from None
 
 
 def read_meta(session: AdminSession, job: str) -> Mapping[str, object]:

@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedspan.deployment.server_job import RunRequest
+from fedspan.deployment.run_request import RunRequest
 
 TOPIC = "fedspan"  # of what a researcher asks a running job
+_ASK_EVERY = 0.05  # seconds after which a site that has nothing to do asks for its task; FLARE's own 2 delay the start
 SIGNED = "fedspan"  # the order among what a job requires of each site
 
 
@@ -21,9 +22,10 @@ def write_job(
     """
     config = path / "app" / "config"
     config.mkdir(parents=True)
-    collab_path, here = "nvflare.collab.runtime", "fedspan.deployment.flare"
+    collab_path, here = "nvflare.collab.runtime", "fedspan.deployment"
     server = {
         "format_version": 2,
+        "server": {"task_request_interval": _ASK_EVERY},
         "workflows": [
             {
                 "id": "controller",
@@ -32,7 +34,11 @@ def write_job(
             }
         ],
         "components": [
-            {"id": "_server", "path": f"{here}.FlareServer", "args": {"orders": [r.to_json() for r in requests]}}
+            {
+                "id": "_server",
+                "path": f"{here}.operations.flare_server.FlareServer",
+                "args": {"orders": [r.to_json() for r in requests]},
+            }
         ],
     }
     client = {
@@ -43,7 +49,7 @@ def write_job(
                 "executor": {"path": f"{collab_path}.executor.CollabExecutor", "args": {"client_obj_id": "_client"}},
             }
         ],
-        "components": [{"id": "_client", "path": f"{here}.FlareClient", "args": {"signed": signed}}],
+        "components": [{"id": "_client", "path": f"{here}.flare.FlareClient", "args": {"signed": signed}}],
     }
     required = {} if signed is None else {site: {SIGNED: signed} for site in sites}
     meta = {

@@ -22,8 +22,9 @@ from fedspan.privacy.budget import Budget
 CLASSES = [
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
-    "fedspan.deployment.flare.FlareServer",
+    "fedspan.deployment.operations.flare_server.FlareServer",
     "fedspan.deployment.flare.FlareClient",
+    "fedspan.deployment.flare.FlareServer",  # its place before
     "fedspan.engines.flare.FlareServer",  # their places in version 0.1, so that a site can go back to it
     "fedspan.engines.flare.FlareClient",
 ]
@@ -31,8 +32,13 @@ GATE = {"path": "fedspan.deployment.approval.gate.SiteGate", "args": {}}
 SCHEDULER = {"path": "fedspan.deployment.approval.scheduler.PatientScheduler", "args": {"max_jobs": 4}}
 _STREAMERS = ("nvflare.app_common.logging.job_log_streamer.JobLogStreamer",)  # added to every job by FLARE itself
 _RECEIVERS = ("nvflare.app_common.logging.job_log_receiver.JobLogReceiver",)
-_NO_RIGHTS = {"shell_commands": "none", "byoc": "none"}
+_NO_RIGHTS = {"shell_commands": "none", "byoc": "none", "report_resources": "any"}  # the last: `federation status`
 _WATCH_RIGHTS = {"app_command": "n:submitter"}  # a researcher may watch the jobs that he or she submitted
+# A coordinator cuts off sites, and sends the list of removed names as a job that every site refuses.
+_COORDINATOR_RIGHTS = {
+    **{"submit_job": "any", "manage_job": "n:submitter"},
+    **dict.fromkeys(("disable_client", "enable_client", "remove_client"), "any"),
+}
 
 
 def project_file(server: str, sites: Sequence[str], researcher: str, *, port: int, name: str, days: int) -> str:
@@ -82,19 +88,39 @@ def role(kit: Path) -> str:
     raise InputError(f"{kit} is not a FLARE kit: it has no startup folder. Give the folder that was handed out.")
 
 
-def check_certificates(kit: Path) -> None:
-    """Refuse a kit whose certificates are no longer valid, before anything waits for a connection."""
+def read_expiry_dates(kit: Path) -> dict[str, datetime]:
+    """Until when each certificate of a kit is valid, by the name of its file."""
+    return {name: ends for name, (_, ends) in _read_validity(kit).items()}
+
+
+def _read_validity(kit: Path) -> dict[str, tuple[datetime, datetime]]:
+    """From when until when each certificate of a kit is valid, by the name of its file."""
     try:
         from cryptography import x509
     except ImportError:
         raise MissingExtraError("A federation", "flare") from None
+    dates = {}
     for path in [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]:
         if path.is_file():
-            ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
-            if ends < datetime.now(UTC):
-                raise InputError(
-                    f"{path.name} of this kit expired on {ends:%Y-%m-%d}. Ask the coordinator for a new kit."
-                )
+            found = x509.load_pem_x509_certificate(path.read_bytes())
+            dates[path.name] = (found.not_valid_before_utc, found.not_valid_after_utc)
+    return dates
+
+
+def check_certificates(kit: Path) -> None:
+    """Refuse a kit whose certificates are no longer valid, or not yet, before anything waits for a connection."""
+    now = datetime.now(UTC)
+    for name, (begins, ends) in _read_validity(kit).items():
+        if ends < now:
+            raise InputError(
+                f"{name} of this kit expired on {ends:%Y-%m-%d}. Ask the coordinator for a new kit, or for a renewed "
+                "certificate (fedspan federation renew)."
+            )
+        if begins > now:
+            raise InputError(
+                f"{name} of this kit is valid only from {begins:%Y-%m-%d %H:%M} (UTC), and by this machine's clock it "
+                f"is {now:%Y-%m-%d %H:%M}. Set the clock, or wait."
+            )
 
 
 def server_port(kit: Path) -> int:
@@ -110,7 +136,9 @@ def tighten(kit: Path) -> None:
     permissions = json.loads((local / "authorization.json.default").read_text(encoding="utf-8"))
     for name, rights in permissions["permissions"].items():
         if isinstance(rights, dict):
-            permissions["permissions"][name] = {**rights, **_NO_RIGHTS, **_WATCH_RIGHTS} if "byoc" in rights else rights
+            more = _COORDINATOR_RIGHTS if name == "org_admin" else {}
+            closed = {**rights, **_NO_RIGHTS, **_WATCH_RIGHTS, **more}
+            permissions["permissions"][name] = closed if "byoc" in rights else rights
         elif rights == "any":  # the project's administrator
             rest = {"submit_job": "any", "clone_job": "any", "manage_job": "any", "download_job": "any"}
             permissions["permissions"][name] = {**rest, "view": "any", "operate": "any", **_NO_RIGHTS, **_WATCH_RIGHTS}

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedspan.deployment.membership.removals import check_not_removed
 from fedspan.errors import InputError, MissingExtraError, ProtocolError
 
 _KEY, _CERTIFICATE, _ROOT = "client.key", "client.crt", "rootCA.pem"
@@ -62,13 +63,18 @@ class KitIdentity:
             raise ProtocolError(
                 f"The certificate that comes for {name!r} was not issued by this federation's root."
             ) from None
+        check_not_removed(self.startup.parent, name)
         names = [item.value for item in found.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
         if names != [name]:
             raise ProtocolError(f"The certificate that comes for {name!r} is another's.")
         now = datetime.now(UTC)
         for part in (found, self._root):
             if not part.not_valid_before_utc <= now <= part.not_valid_after_utc:
-                raise ProtocolError(f"The certificate that comes for {name!r} is not valid at this time.")
+                raise ProtocolError(
+                    f"The certificate that comes for {name!r} is valid from {part.not_valid_before_utc:%Y-%m-%d %H:%M} "
+                    f"to {part.not_valid_after_utc:%Y-%m-%d %H:%M} (UTC), and by this machine's clock it is "
+                    f"{now:%Y-%m-%d %H:%M}. Renew the certificate, or set the clock."
+                )
         public = found.public_key()
         if not isinstance(public, RSAPublicKey):
             raise ProtocolError(f"The certificate that comes for {name!r} has no RSA key.")

@@ -25,6 +25,8 @@ from fedspan.errors import ClientError, InputError, MissingExtraError
 
 RESEARCHER = "researcher@fedspan.org"
 _READY = 120.0  # seconds
+_SITE_PROCESS = b"nvflare.private.fed.app.client.client_train"
+_JOB_PROCESS = b"nvflare.private.fed.app.client.worker_process"
 
 
 def provision(project: Path, into: Path) -> Path:
@@ -133,6 +135,7 @@ class LocalFederation:
     def __init__(self, folder: Path, sites: Sequence[str], *, port: int | None = None, **environment: str) -> None:
         self.folder, self.sites = folder, list(sites)
         self.port = port or find_free_ports()
+        self.admin_port = self.port + 1
         self.environment = environment
         self.own: dict[str, dict[str, str]] = {}  # what single processes have in theirs besides
         make_private_folder(folder)
@@ -170,7 +173,7 @@ class LocalFederation:
     def wait_for(self, sites: Sequence[str], timeout: float = _READY) -> None:
         """Wait until the server listens and those sites are connected to it."""
         end = time.monotonic() + timeout
-        while not (is_listening(self.port) and is_listening(self.port + 1)):
+        while not (is_listening(self.port) and is_listening(self.admin_port)):
             self._check(end, "server")
         found: list[str] = []
         while not set(sites) <= set(found):
@@ -217,6 +220,17 @@ def pids_of(kit: Path, process: subprocess.Popen[bytes]) -> list[int]:
     """The process that was started first, unless it ended, then those of its jobs."""
     own = [process.pid] if process.poll() is None else []
     return own + [pid for pid in _find_pids(kit) if pid != process.pid]
+
+
+def find_activity(kit: Path) -> tuple[bool, int]:
+    """Whether a site's own process runs on this machine, and how many processes of jobs it has."""
+    own = jobs = 0
+    for pid in _find_pids(kit):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            own += _SITE_PROCESS in words
+            jobs += _JOB_PROCESS in words
+    return own > 0, jobs
 
 
 def _kill(pid: int, number: int = signal.SIGKILL) -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from fedspan.deployment.approval.admission import Admission
 from fedspan.deployment.approval.signed_order import sign_order
 from fedspan.deployment.kit_identity import KitIdentity
-from fedspan.deployment.server_job import Outcome, RunRequest, ServerJob, read_outcome
+from fedspan.deployment.run_request import RunRequest
+from fedspan.deployment.server_job import Outcome, ServerJob, read_outcome
 from fedspan.deployment.site_service import SiteService
 from fedspan.engines.loopback import Loopback, Tamper
 from fedspan.secure.identity import make_identities
@@ -56,5 +57,9 @@ class LoopbackFederation:
             for name, kit in self.sites.items()
         }
         job = ServerJob(Loopback(services, self.tamper), list(services), self.folder / "runs")
-        job.carry_out(sent, self.place(request))
+        try:
+            job.carry_out(sent, self.place(request))
+        finally:
+            for service in services.values():
+                service.end()
         return read_outcome(self.place(request))

@@ -19,6 +19,7 @@ from typing import Any
 from fedspan._files import require_private
 from fedspan._foreign import parse_toml
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, feature_names
+from fedspan.algorithms.gcca.network_files import locate_network
 from fedspan.algorithms.matching.match_digests import MatchDigests
 from fedspan.algorithms.registry import ALGORITHMS, MATCHINGS, OPENINGS
 from fedspan.data.cells.dialect import KEYS_OF_DIALECT, add_reading, read_dialect
@@ -28,7 +29,7 @@ from fedspan.data.preparation import Preparation
 from fedspan.data.remote_tables import Label
 from fedspan.deployment.approval.approval_rules import ApprovalRules, parse_approval
 from fedspan.deployment.site_rules.verified_rules import check_verified
-from fedspan.engines.handshake import Description
+from fedspan.engines.handshake import COLUMN_KINDS, Description
 from fedspan.engines.start import StartMessage, TableRequest, preparation_from
 from fedspan.errors import InputError, PolicyRefusal, PrivacyError, suggest
 from fedspan.privacy.budget import Budget
@@ -56,6 +57,7 @@ class SiteTable:
     target: str | None = None  # a column of numbers that regressions may learn to predict, and nobody else gets
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the words that a column may have
     units: Mapping[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)  # what a column holds, compared with the other sites
     rows: int = 0  # what others are told, if anything: a public figure, which nobody compares with the data
     min_rows: int = 1  # a job over fewer rows is refused
     min_rows_per_class: int = 1
@@ -65,7 +67,7 @@ class SiteTable:
     pad_ids: int = 0  # of so many ids others are to see at least, whatever the table has
     secret_file: str | None = None  # keys the digests of ids; the sites share its contents, the server never sees them
     held_out: str | None = None  # further rows of the same columns
-    network: str | None = None  # for deep GCCA: module:function of the site's own, which makes its network
+    network: str | None = None  # for deep GCCA: file.py:function of the site's own, which makes its network
     reading: Mapping[str, object] = field(default_factory=dict)  # how its file is written; no job can change it
 
     @property
@@ -321,6 +323,7 @@ class Policy:
         names = table.names_of(choice)
         n_features = table.features if names is None else len(names)
         units = {column: unit for column, unit in table.units.items() if column in (choice.columns or ())}
+        kinds = {column: kind for column, kind in table.kinds.items() if column in (choice.columns or ())}
         description: Description = {
             "versions": versions,
             "secure": self.secure,
@@ -330,6 +333,7 @@ class Policy:
             "columns": list(choice.columns) if self.names and choice.columns is not None else None,
             "categories": {name: list(words) for name, words in choice.categories.items()} if self.names else {},
             "units": units if self.names else {},
+            "kinds": kinds if self.names else {},
             "names": names if self.names else None,
             "rows": table.rows if self.rows else 0,
             "ids": table.id is not None,
@@ -407,7 +411,7 @@ class Policy:
             table.read_secret()
         if needs == "network" and table.network is None:
             raise PolicyRefusal(
-                'Deep GCCA needs a network. The site\'s owner must write network = "module:function" in its file.'
+                'Deep GCCA needs a network. The site\'s owner must write network = "file.py:function" in its file.'
             )
 
     def forbids(self, task: str) -> str | None:
@@ -498,7 +502,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **{f.name: str for f in fields(SiteTable) if f.name != "reading"},
     **KEYS_OF_DIALECT,
     **dict.fromkeys(("columns", "classes"), list),
-    **dict.fromkeys(("categories", "units"), dict),
+    **dict.fromkeys(("categories", "units", "kinds"), dict),
     **dict.fromkeys(("features", "rows", "min_rows", "min_rows_per_class"), int),
     **dict.fromkeys(("min_common", "max_ids", "pad_ids"), int),
     "complete_rows": bool,
@@ -528,12 +532,20 @@ def _read_table(path: Path, name: str, given: Any, kit: Path) -> SiteTable:
     for key in ("path", "held_out", "secret_file"):
         if key in keys and "://" not in keys[key]:
             keys[key] = str((kit / keys[key]).absolute())
+    if "network" in keys:
+        try:
+            keys["network"] = locate_network(keys["network"], kit.absolute())
+        except InputError as error:
+            raise InputError(f"network in {where}: {error}") from None
     for key in ("features", "min_rows", "min_rows_per_class", "min_common", "max_ids"):
         if keys.get(key, 1) < 1:
             raise InputError(f"{key} in {where} must be at least 1, but is {keys[key]}.")
     for key in ("rows", "pad_ids"):
         if keys.get(key, 0) < 0:
             raise InputError(f"{key} in {where} must be at least 0, but is {keys[key]}.")
+    for column, kind in keys.get("kinds", {}).items():
+        if kind not in COLUMN_KINDS:
+            raise InputError(f"kinds.{column} in {where} must be one of {', '.join(COLUMN_KINDS)}, but is {kind!r}.")
     keys["units"] = {str(column): str(unit) for column, unit in keys.get("units", {}).items()}
     return _check_words(where, keys)
 

@@ -1,8 +1,4 @@
-"""The server's part of a job: it carries out what a researcher requests of a federation.
-
-A request names an estimator with its parameters, or an algorithm with its fields, as plain data. Where data is, it
-cannot say: that is the sites' own business.
-"""
+"""The server's part of a job: it carries out what a researcher requests of a federation."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -24,20 +20,19 @@ from fedspan.channel.recipe import channel_from
 from fedspan.core.checkpoint import Checkpoint, build, save_tree
 from fedspan.core.ledger import Ledger, Note
 from fedspan.core.participation import Participation
-from fedspan.core.protection import RETRIES
 from fedspan.core.run import run
 from fedspan.data.preparation import Preparation
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.deployment.later_checkpoint import LaterCheckpoint
-from fedspan.engines.handshake import handshake
+from fedspan.deployment.run_request import COMPARING_ESTIMATORS, LABELLED_ESTIMATORS, VIEW_ESTIMATORS, RunRequest
+from fedspan.engines.handshake import describe_kinds, handshake
 from fedspan.engines.remote import RemoteEngine
 from fedspan.engines.site import explain
-from fedspan.engines.start import TableRequest, algorithm_from, check_run_name, preparation_from
+from fedspan.engines.start import algorithm_from, preparation_from
 from fedspan.engines.transport import Transport
-from fedspan.errors import CheckpointError, ClientError, InputError, ProtocolError, SiteRefusal
+from fedspan.errors import ClientError, InputError, SiteRefusal
 from fedspan.estimators.catalogue import ESTIMATORS
 from fedspan.estimators.matching.match_entities import METHODS
-from fedspan.estimators.matching.match_views import MATCHES
 from fedspan.estimators.prepare import agree_on_means
 from fedspan.privacy.request import RowDP
 from fedspan.secure.masking import Secure
@@ -46,32 +41,6 @@ try:
     import fcntl
 except ImportError:  # a system without it has no lock; jobs are described and submitted all the same
     fcntl = None  # type: ignore[assignment]
-
-LABELLED_ESTIMATORS = ("FederatedClassifier", "VerticalFederatedClassifier")
-VIEW_ESTIMATORS = ("FederatedGCCA", "VerticalFederatedClassifier", "VerticalPCA", "VerticalSVD")
-COMPARING_ESTIMATORS = ("FederatedGCCA", "VerticalPCA", "VerticalSVD")  # those of views that compare ids themselves
-FEDERATED_ESTIMATORS = (
-    "FederatedPCA",
-    "FederatedSVD",
-    "PersonalizedPCA",
-    *LABELLED_ESTIMATORS,
-    "FederatedGCCA",
-    "FederatedRegressor",
-    "VerticalPCA",
-    "VerticalSVD",
-)
-
-
-class SecureRequest(TypedDict, total=False):
-    """Whether sums are to be secure, over how many sites at least, whether the sites verify them, and in which groups.
-
-    `verified` None: where the algorithm allows it.
-    """
-
-    enabled: bool
-    threshold: int | None
-    verified: bool | None
-    groups: list[list[str]] | int | None
 
 
 class Outcome(TypedDict):
@@ -84,63 +53,6 @@ class Outcome(TypedDict):
     error: NotRequired[str]
     input: NotRequired[bool]
     again: NotRequired[bool]
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """What a researcher requests, as plain data.
-
-    `secure` None: secure sums if there are three sites or more, where the estimator can do with sums.
-    """
-
-    run: str
-    estimator: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    algorithm: str | None = None  # in place of an estimator
-    fields: object = None
-    channel: object = None
-    rounds: int = 0
-    seed: int = 0
-    table: TableRequest = field(default_factory=TableRequest)
-    privacy: Mapping[str, object] = field(default_factory=dict)
-    secure: Mapping[str, object] | None = None  # a `SecureRequest`
-    sums: bool = True  # whether secure sums are to be the default
-    min_clients: int | None = None
-    retries: int = RETRIES
-    checkpoint_every: int = 1
-    timeout: float = 60.0
-    match: str = "order"  # how the rows of views are matched by their ids
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, tree: object) -> RunRequest:
-        """The request in a job, or a refusal."""
-        try:
-            request = build(cls, tree, defaults=True)
-        except CheckpointError as error:
-            raise ProtocolError(f"The job must hold a request of fedspan, but holds something else: {error}") from None
-        check_run_name(request.run)  # it names a folder here, too
-        if (request.estimator is None) == (request.algorithm is None):
-            raise ProtocolError("A request must name either an estimator or an algorithm.")
-        if request.match not in MATCHES or (request.match != "order" and request.estimator not in VIEW_ESTIMATORS):
-            raise ProtocolError(f"Rows of views are matched by one of {', '.join(MATCHES)}, not by {request.match!r}.")
-        if request.estimator is not None and request.estimator not in FEDERATED_ESTIMATORS:
-            raise ProtocolError(
-                f"{request.estimator!r} does not run in a federation, but these do: {', '.join(FEDERATED_ESTIMATORS)}."
-            )
-        return request
-
-    def choose_secure(self, sites: int) -> Secure | None:
-        """The secure sums that are requested, or that are the default with this many sites."""
-        if self.secure is None:
-            return Secure(verified="auto") if self.sums and sites >= 3 else None
-        requested = build(SecureRequest, self.secure)
-        if not requested.get("enabled"):
-            return None
-        verified = requested.get("verified")
-        return Secure(requested.get("threshold"), "auto" if verified is None else verified, requested.get("groups"))
 
 
 class _Matched(TypedDict):
@@ -271,6 +183,8 @@ class ServerJob:
         )
         first = next(iter(tables.values()))
         ledger.add(Note(f"handshake: {first.n_features} features"))
+        for warning in [] if views else describe_kinds(tables):
+            ledger.add(Note(warning))
         if views:
             _check_have_ids(request, tables, ledger)
         else:

@@ -26,6 +26,7 @@ from fedspan.data.tables import open_table
 from fedspan.errors import InputError, suggest
 from fedspan.estimators._bases.export import personal_to_sklearn
 from fedspan.estimators._bases.federated_estimator import OF_RUN, OF_TABLES, ClientData, FederatedEstimator, FitOptions
+from fedspan.estimators._bases.new_rows_as_fitted import prepare_rows
 from fedspan.estimators._bases.onnx_export import personal_to_onnx
 from fedspan.estimators._options.personalized_methods import CENTER, PersonalParameters, build_personal_algorithm
 from fedspan.estimators._options.private_personal import (
@@ -36,7 +37,6 @@ from fedspan.estimators._options.private_personal import (
 from fedspan.estimators._options.private_solvers import measure_rows
 from fedspan.estimators.launch import count_sharers, secure_from, warn_caller
 from fedspan.estimators.parameters import about, check_parameters
-from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.folds import Folded, Prep
 from fedspan.numerics.stiefel import span_distance
 from fedspan.privacy.request import RowDP

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
-
-import numpy as np
-from sklearn.utils.validation import validate_data
+from typing import TYPE_CHECKING
 
 from fedspan.algorithms.agree_columns import AgreeOnColumns, SurveyColumns
 from fedspan.core.ledger import Ledger, Note
@@ -17,12 +14,13 @@ from fedspan.core.run import Engine, run
 from fedspan.data.clients import blame_client, name_clients
 from fedspan.data.preparation import Preparation
 from fedspan.data.survey import TableSurvey, fill_gaps, settle_words
-from fedspan.data.tables import Prepared, find_source, is_libsvm, open_table
+from fedspan.data.tables import Prepared, find_source, is_libsvm
 from fedspan.errors import InputError
-from fedspan.estimators._bases.federated_estimator import ClientData, FederatedEstimator, get_feature_names
-from fedspan.estimators.exports.original_columns import find_original_columns
 from fedspan.estimators.launch import make_engine
 from fedspan.secure.masking import Secure
+
+if TYPE_CHECKING:
+    from fedspan.estimators._bases.federated_estimator import ClientData
 
 
 def prepare(
@@ -154,27 +152,3 @@ def settle_each(sources: Mapping[str, object], draft: Preparation, *, strict: bo
     if lost and strict:
         raise InputError(f"Column {lost[0]!r} of data.categories is in none of the views.")
     return done
-
-
-def prepare_rows(model: FederatedEstimator, X: object, dtype: object) -> Any:
-    """Prepare new rows as the rows of the fit were: a table with the original columns goes through the same steps."""
-    how: Preparation | None = model.preparation_
-    if isinstance(X, Mapping) and not X.keys() & {"path", "url"}:
-        raise InputError(
-            "Rows must be one table, but they are a mapping, as the clients of fit are. Call this for each of them: "
-            "{name: model.transform(rows) for name, rows in clients.items()}."
-        )
-    if how is not None and not isinstance(X, np.ndarray | list | str) and (source := find_source(X)) is not None:
-        names = get_feature_names(model)
-        chosen = list(how.columns or ()) or [each.name for each in find_original_columns(how, names)] or None
-        if set(how.categories) <= set(source.names) and set(chosen or ()) <= set(source.names):
-            apart = (how.id, how.label, None if how.group in how.categories else how.group, how.weight)
-            kept = [name for name in source.names if name not in apart]
-            gaps = "mean" if how.missing == "mean" else "refuse"  # no row may go: the answer has one for each
-            features = replace(how, id=None, label=None, group=None, weight=None)
-            table = open_table(source, replace(features, columns=tuple(chosen or kept), missing=gaps))
-            if names is not None and table.names != tuple(names):
-                found = ", ".join(table.names or ())[:200]
-                raise InputError(f"The table must have the columns of the fit, but has {found}.")
-            return table.X
-    return validate_data(model, X, reset=False, accept_sparse="csr", dtype=dtype)

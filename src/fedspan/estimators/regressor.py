@@ -34,10 +34,10 @@ from fedspan.estimators._bases.federated_estimator import (
 )
 from fedspan.estimators._bases.fitted_classifier import warn_of_fit
 from fedspan.estimators._bases.labels import check_targets, match_to_rows
+from fedspan.estimators._bases.new_rows_as_fitted import prepare_rows
 from fedspan.estimators._bases.onnx_export import linear_to_onnx
 from fedspan.estimators._options.linear_methods import ChosenRegression, RegressorParameters, choose_regression
 from fedspan.estimators.parameters import about, check_parameters
-from fedspan.estimators.prepare import prepare_rows
 
 _NO_PRIVACY = about(
     "None: there is no differential privacy for linear regression yet.",

@@ -25,6 +25,7 @@ from hashlib import blake2b
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
+import scipy.linalg.blas
 import scipy.sparse as sp
 
 from fedspan._types import Array
@@ -38,6 +39,7 @@ _NO_LENGTH = 1e-150  # of a row: its square is near the smallest numbers
 _NO_DIRECTION = 1e-4  # of a sparse row's distance from the mean, as a part of both lengths
 _FAR_CENTER = 100.0  # how much larger than the variance (c - mean)² may be: two digits
 _SINGLE_RANGE = 1e-30, 1e30  # of mean squares that float32 can hold with room for sums
+FILLED = 0.08  # the share of stored entries from which a Gram matrix of sparse rows is quicker made of dense blocks
 _KEPT_GRAM = 1 << 24  # entries of a Gram matrix that spares reading the rows again: 128 MB
 
 
@@ -70,6 +72,10 @@ class RowKernel(RowBatches):
     @abstractmethod
     def multiply_shifted(self, W: Array, c: Array) -> tuple[Array, Array]:
         """AᵀY (d, k) and Yᵀ1 (k,) for Y = AW - 1cᵀ."""
+
+    @abstractmethod
+    def project(self, W: Array) -> Array:
+        """A W, (n, k)."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,16 @@ def _drop_not_finite(A: sp.csr_array) -> sp.csr_array:
         return A
     data = np.where(np.repeat(bad, np.diff(A.indptr)), 0.0, A.data)
     return sp.csr_array((data, A.indices, A.indptr), shape=A.shape)
+
+
+def _mirror(G: Array) -> None:
+    """The lower half of a symmetric (d, d) into the upper one, without another (d, d)."""
+    step = max(1, _ROW_BLOCK // max(len(G), 1))
+    for i in range(0, len(G), step):
+        j = min(i + step, len(G))
+        G[i:j, j:] = G[j:, i:j].T
+        block = np.tril(G[i:j, i:j])
+        G[i:j, i:j] = block + np.tril(block, -1).T
 
 
 class RowPass(NamedTuple):
@@ -387,6 +403,8 @@ class Rows:
         if self._at_once:
             center = np.zeros(self.d) if mu is None else mu
             G = (self._keep_pass() if self._keeps else self._pass(center)).gram(center)
+        elif self.sparse and self.A.nnz > FILLED * self.n * self.d:
+            G = self._add_filled(mu)
         elif self.sparse:
             w = np.ones(self.n) if self._plain else self._weights(mu)
             B = self.A if self._plain else sp.diags_array(w).tocsr() @ self.A
@@ -403,6 +421,21 @@ class Rows:
             return G
         G = G / s[:, None]  # one after the other: their product may be too large
         G /= s
+        return G
+
+    def _add_filled(self, mu: Array | None) -> Array:
+        """M of sparse rows by dense blocks."""
+        least, most = _GRAM_BLOCK
+        step = max(1, min(max(self.d**2, least), most) // self.d)
+        w = None if self._plain else self._weights(mu)
+        G, product = np.zeros((self.d, self.d)), np.empty((self.d, self.d))
+        for start in range(0, self.n, step):
+            block = self.A[start : start + step].toarray()
+            if mu is not None:
+                block -= mu
+            if w is not None:
+                block *= w[start : start + step, None]
+            G += np.matmul(block.T, block, out=product)
         return G
 
     def shifted_blocks(self, mu: Array | None, s: Array | None) -> Iterator[Array]:
@@ -459,7 +492,8 @@ class Rows:
         least, most = _PASS_BLOCK
         step = min(max(1, min(max(4 * self.d**2, least), most) // self.d), self.n)
         center = c.astype(dtype)
-        buffer, product = np.empty((step, self.d), dtype), np.empty((self.d, self.d), dtype)
+        buffer, double = np.empty((step, self.d), dtype), dtype == np.float64
+        product = np.empty((0, 0) if double else (self.d, self.d), dtype)
         roots = np.ones(step, dtype) if self._roots is None else self._roots.astype(dtype)
         s, G, start = np.zeros(self.d), np.zeros((self.d, self.d)), 0
         with np.errstate(over="ignore", invalid="ignore"):
@@ -469,8 +503,13 @@ class Rows:
                 if self._roots is not None:
                     B *= v[:, None]
                     start += len(B)
-                G += np.matmul(B.T, B, out=product)
+                if double:  # half of G is enough, and is added to where it is; BLAS wants its transpose
+                    G = scipy.linalg.blas.dsyrk(1.0, B.T, beta=1.0, c=G.T, overwrite_c=1).T
+                else:
+                    G += np.matmul(B.T, B, out=product)
                 s += v[: len(B)] @ B
+        if double:
+            _mirror(G)
         return RowPass(self.total, center.astype(np.float64), s, G)
 
     def multiply_by_gram(self, V: Array, mu: Array | None, s: Array | None) -> Array:

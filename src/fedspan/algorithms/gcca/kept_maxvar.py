@@ -43,8 +43,9 @@ Missing = Literal["none", "mask", "drop"]
 
 @dataclass(frozen=True)
 class KeptState(ViewState):
-    """What a client remembers besides: which rows count (drop), and at the end what is its own."""
+    """What a client remembers besides: whom it has, which rows count (drop), and at the end what is its own."""
 
+    present: Array | None = None  # (J,) which entities it has, if some may be missing
     rows: Array | None = None  # the positions of complete rows
     weights: Array | None = None  # (N_i, K) for features as they are, not centred or scaled
     offset: Array | None = None  # (K,)
@@ -84,7 +85,7 @@ class KeptView(ViewClient):
         view, _ = self._open(state)
         check_partial_view(view)
         counts = {"features": np.array(view.N), "rank": np.array(view.rank)}
-        return state, {"D": present.astype(np.int64), **counts}
+        return replace(state, present=present), {"D": present.astype(np.int64), **counts}
 
     @task(releases={"rank": None}, shows="how many of its features are independent among the complete rows")
     def restrict(self, state: KeptState, arrays: Arrays, rng: Streams) -> tuple[KeptState, Arrays]:
@@ -246,6 +247,8 @@ class KeptMaxVar(MaxVarKrylov):
     def __post_init__(self) -> None:
         if self.patience:
             raise InputError("patience looks at what single views say of rows held out. Leave it out.")
+        if self.local_rank is not None:
+            raise InputError("local_rank is for MaxVarKrylov, whose weights do not stay at the clients. Leave it out.")
 
     @property
     def product_task(self) -> str:
@@ -291,19 +294,19 @@ class KeptMaxVar(MaxVarKrylov):
         moments = Moments(len(r), np.zeros(len(r)), r, float(self.k), views)
         return KrylovStart(moments, orthonormalize(S.astype(np.float64) / r[:, None]))
 
-    def _multiply(self, state: KrylovState) -> Round[tuple[Array, Array]]:
+    def multiply_block(self, state: KrylovState) -> Round[tuple[Array, Array, Array | None]]:
         if self.missing == "none":
-            return (yield from super()._multiply(state))
+            return (yield from super().multiply_block(state))
         r = state.moments.scale[:, None]
         V = state.next / r
         if not self.rounded:
             Y = (yield from complete(Ask(self.product_task, {"Z": V}, Sum("Y")))).total["Y"]
-            return state.next, Y / r
+            return state.next, Y / r, None
         codes, scale = to_grid(V, self.grid)
         arrays = {"Z": codes, "scale": scale, "step": np.array(state.step)}
         Y = (yield from complete(Ask(self.product_task, arrays, Sum("Y")))).total["Y"]
         had = np.where(np.isfinite(r), from_grid(codes, scale) * np.where(np.isfinite(r), r, 0.0), 0.0)
-        return had, Y * state.step / r
+        return had, Y * state.step / r, None
 
     def close(self, state: ViewsKrylovState) -> Round[Answer]:
         G, views = fix_signs(state.Z.T).T, state.moments.clients

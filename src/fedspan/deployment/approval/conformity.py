@@ -18,10 +18,10 @@ from fedspan.algorithms.matching.match_ring import MatchRing
 from fedspan.algorithms.registry import ALGORITHMS, MATCHINGS, OPENINGS
 from fedspan.core.protocol import AnyServer
 from fedspan.deployment.approval.signed_order import Order
-from fedspan.deployment.server_job import LABELLED_ESTIMATORS, RunRequest
+from fedspan.deployment.run_request import LABELLED_ESTIMATORS, RunRequest
 from fedspan.engines.start import StartMessage, plain_fields, preparation_from
-from fedspan.errors import FedspanError, InputError, PolicyRefusal
-from fedspan.estimators.catalogue import ESTIMATORS, find_named_algorithms
+from fedspan.errors import InputError, PolicyRefusal
+from fedspan.estimators.catalogue import find_named_algorithms, find_round_limit
 
 _PREPARING: tuple[type[AnyServer], ...] = (AgreeOnColumns, CompareOrder, CountClasses, *MATCHINGS, *OPENINGS)
 _MATCHING = {"psi": MatchRing, "digest": MatchDigests}
@@ -91,8 +91,9 @@ def _check_method(start: StartMessage, request: RunRequest) -> None:
     if isinstance(algorithm, _PREPARING):
         return
     _check_asked_options(algorithm, request.parameters)
-    limit = _find_rounds(request)
-    if limit is not None and algorithm.family != "gcca" and start.rounds > limit + _ROUNDS_BESIDE:
+    limit = find_round_limit(str(request.estimator), request.parameters)
+    studies = algorithm.family == "gcca" and not isinstance(algorithm, DeepMaxVar)  # which end by themselves
+    if limit is not None and not studies and start.rounds > limit + _ROUNDS_BESIDE:
         raise _refuse("the rounds are at most", start.rounds, limit)
 
 
@@ -191,17 +192,6 @@ def _find_named(estimator: str, parameters: Mapping[str, object]) -> tuple[type[
     if not isinstance(name, str) or name in ("auto", "default"):
         return None
     return find_named_algorithms(estimator, name)
-
-
-def _find_rounds(request: RunRequest) -> int | None:
-    """How many rounds the request allows; None if its estimator does not say so in numbers."""
-    try:
-        options = {key: value for key, value in request.parameters.items() if key != "participation"}
-        own = vars(ESTIMATORS[str(request.estimator)](**options))
-    except (FedspanError, TypeError, ValueError):
-        return None
-    found = own.get("max_rounds", own.get("rounds"))
-    return found if type(found) is int else None
 
 
 def _describe_choice(request: RunRequest) -> str:

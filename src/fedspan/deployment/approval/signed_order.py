@@ -21,7 +21,7 @@ from fedspan._foreign import parse_json, printable
 from fedspan._version import __version__
 from fedspan.core.checkpoint import build
 from fedspan.deployment.kit_identity import KitIdentity
-from fedspan.deployment.server_job import RunRequest
+from fedspan.deployment.run_request import RunRequest
 from fedspan.errors import CheckpointError, PolicyRefusal, ProtocolError
 
 _SIGNED_FOR = b"fedspan order\n"  # so that no other signature of the same key can stand for an order

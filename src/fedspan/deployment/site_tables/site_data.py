@@ -18,7 +18,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +27,7 @@ from fedspan._types import Array
 from fedspan.algorithms.gcca.deep import DeepView
 from fedspan.algorithms.gcca.entities import Entities
 from fedspan.algorithms.gcca.kept_maxvar import select_rows
+from fedspan.algorithms.gcca.network_files import find_maker
 from fedspan.algorithms.matching.canonical_ids import canonical_ids, digest_table
 from fedspan.algorithms.matching.match_by_tags import IdList, MatchedRows
 from fedspan.data.ids_and_labels import to_class
@@ -313,7 +313,7 @@ def open_client_data(table: SiteTable, start: StartMessage, matched: MatchedRows
         return opened.X
     secret = "" if opened.ids is None else table.read_secret()
     if needs == "network":
-        return DeepView(opened.X, _find_network(table), ids=opened.ids, secret=secret)
+        return DeepView(opened.X, _find_network(table, start), ids=opened.ids, secret=secret)
     held = None
     if table.held_out is not None:
         held = open_site_table(table, replace(choice, id=None), alone=True, held_out=True).X
@@ -407,8 +407,7 @@ def _open_with_target(table: SiteTable, choice: Preparation) -> tuple[object, ..
     return X[:, :-1], X[:, -1]
 
 
-def _find_network(table: SiteTable) -> Callable[[], Module]:
+def _find_network(table: SiteTable, start: StartMessage) -> Callable[[], Module]:
     """The site's own maker of networks, named in its own file: no job can name one."""
-    module, _, function = str(table.network).partition(":")
-    make: Callable[[], Module] = vars(import_module(module))[function]
-    return make
+    k = start.algorithm.client_options().get("k")
+    return find_maker(str(table.network), int(k) if k is not None else 0)

@@ -12,9 +12,9 @@ from fedspan._types import Array, Matrix
 from fedspan.data.clients import name_clients
 from fedspan.errors import InputError
 from fedspan.estimators._bases.federated_estimator import FederatedEstimator, get_feature_names
+from fedspan.estimators._bases.new_rows_as_fitted import prepare_rows
 from fedspan.estimators.notebook.plots import ComponentsDisplay, ScoresDisplay, ScreeDisplay, group_rows
 from fedspan.estimators.parameters import is_number
-from fedspan.estimators.prepare import prepare_rows
 from fedspan.numerics.pca_model.control_limits import limit_spe, limit_t2
 from fedspan.numerics.pca_model.coordinates import project_rows, square_distances
 from fedspan.numerics.pca_model.gaussian import GaussianModel

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedspan._foreign import printable
 from fedspan.deployment.approval.signed_order import Order
 from fedspan.deployment.policy import Policy
-from fedspan.deployment.server_job import LABELLED_ESTIMATORS, VIEW_ESTIMATORS, RunRequest
+from fedspan.deployment.run_request import LABELLED_ESTIMATORS, VIEW_ESTIMATORS, RunRequest
 from fedspan.engines.start import preparation_from
 from fedspan.errors import FedspanError
 from fedspan.estimators.parameters import parameters_of
@@ -21,6 +21,7 @@ _LEARNS = {
     "pca": "the principal components of all sites' rows together",
     "svd": "the singular vectors of all sites' rows together",
     "gcca": "what the sites' views of the same entities have in common",
+    "deep-gcca": "what networks, one at each site, find that the sites' views have in common",
     "personalized": "principal components for each site, drawn towards each other",
     "classifier": "a classifier of rows",
     "vertical-classifier": "a classifier of entities whose columns are at different sites",

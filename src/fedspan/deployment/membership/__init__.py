@@ -1,0 +1,1 @@
+"""Who belongs to a federation: invitations, requests, certificates, and the names that were removed."""
