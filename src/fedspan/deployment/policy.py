@@ -29,7 +29,7 @@ from fedspan.data.preparation import Preparation
 from fedspan.data.remote_tables import Label
 from fedspan.deployment.approval.approval_rules import ApprovalRules, parse_approval
 from fedspan.deployment.site_rules.verified_rules import check_verified
-from fedspan.engines.handshake import Description
+from fedspan.engines.handshake import COLUMN_KINDS, Description
 from fedspan.engines.start import StartMessage, TableRequest, preparation_from
 from fedspan.errors import InputError, PolicyRefusal, PrivacyError, suggest
 from fedspan.privacy.budget import Budget
@@ -57,6 +57,7 @@ class SiteTable:
     target: str | None = None  # a column of numbers that regressions may learn to predict, and nobody else gets
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the words that a column may have
     units: Mapping[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)  # what a column holds, compared with the other sites
     rows: int = 0  # what others are told, if anything: a public figure, which nobody compares with the data
     min_rows: int = 1  # a job over fewer rows is refused
     min_rows_per_class: int = 1
@@ -322,6 +323,7 @@ class Policy:
         names = table.names_of(choice)
         n_features = table.features if names is None else len(names)
         units = {column: unit for column, unit in table.units.items() if column in (choice.columns or ())}
+        kinds = {column: kind for column, kind in table.kinds.items() if column in (choice.columns or ())}
         description: Description = {
             "versions": versions,
             "secure": self.secure,
@@ -331,6 +333,7 @@ class Policy:
             "columns": list(choice.columns) if self.names and choice.columns is not None else None,
             "categories": {name: list(words) for name, words in choice.categories.items()} if self.names else {},
             "units": units if self.names else {},
+            "kinds": kinds if self.names else {},
             "names": names if self.names else None,
             "rows": table.rows if self.rows else 0,
             "ids": table.id is not None,
@@ -499,7 +502,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **{f.name: str for f in fields(SiteTable) if f.name != "reading"},
     **KEYS_OF_DIALECT,
     **dict.fromkeys(("columns", "classes"), list),
-    **dict.fromkeys(("categories", "units"), dict),
+    **dict.fromkeys(("categories", "units", "kinds"), dict),
     **dict.fromkeys(("features", "rows", "min_rows", "min_rows_per_class"), int),
     **dict.fromkeys(("min_common", "max_ids", "pad_ids"), int),
     "complete_rows": bool,
@@ -540,6 +543,9 @@ def _read_table(path: Path, name: str, given: Any, kit: Path) -> SiteTable:
     for key in ("rows", "pad_ids"):
         if keys.get(key, 0) < 0:
             raise InputError(f"{key} in {where} must be at least 0, but is {keys[key]}.")
+    for column, kind in keys.get("kinds", {}).items():
+        if kind not in COLUMN_KINDS:
+            raise InputError(f"kinds.{column} in {where} must be one of {', '.join(COLUMN_KINDS)}, but is {kind!r}.")
     keys["units"] = {str(column): str(unit) for column, unit in keys.get("units", {}).items()}
     return _check_words(where, keys)
 
