@@ -16,6 +16,7 @@ WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 HOLD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 PYTEST := $(HOLD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -q
 QUICK := tests/core tests/numerics tests/channel tests/algorithms tests/privacy tests/secure tests/data tests/test_architecture.py
+PROSE := *.md CITATION.cff pyproject.toml docs src examples benchmarks
 OLDEST := .venv-oldest
 
 # In the C locale Python 3.11 cannot start from a folder whose name is not ASCII: it cannot read its own .pth files.
@@ -46,6 +47,7 @@ test-oldest: $(OLDEST)/.installed
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell $(PROSE)
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy

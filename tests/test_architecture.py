@@ -35,6 +35,7 @@ ROOMS = [
     "deployment",
     "jobs",
     "audit",
+    "web",
     "cli",
 ]
 GROUND = {"errors", "_types", "_files", "_foreign", "_version"}  # what every room may import
@@ -121,7 +122,12 @@ def test_a_folder_can_be_taken_in_at_a_glance() -> None:
         ),
         (
             "torch",
-            {"fedspan.algorithms._pytorch", "fedspan.algorithms.gcca.networks", "fedspan.algorithms.learning.torch"},
+            {
+                "fedspan.algorithms._pytorch",
+                "fedspan.algorithms.gcca.networks",
+                "fedspan.algorithms.learning.torch",
+                "fedspan.algorithms.learning.views.torch_views",
+            },
         ),
     ],
 )
@@ -140,6 +146,7 @@ def test_importing_fedspan_loads_nothing_that_is_optional() -> None:
         "Crypto",
         "typer",
         "rich",
+        "flask",
         "onnx",
         "skops",
     ]
@@ -158,6 +165,8 @@ def test_importing_fedspan_loads_nothing_that_is_optional() -> None:
         "dp_accounting",
         "cryptography",
         "Crypto",
+        "flask",
+        "werkzeug",
         "onnx",
         "skops",
         "mlflow",

@@ -17,7 +17,7 @@ import pandas as pd
 import sklearn.datasets
 
 SHARED = Path(os.environ.get("FEDSPAN_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
-MOST_ROWS = 15_000
+MOST_ROWS = 50_000
 
 
 class MissingTableError(Exception):

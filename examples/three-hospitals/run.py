@@ -56,13 +56,11 @@ def fedspan(*words: str | Path) -> subprocess.Popen[str]:
 
 
 def show_output(process: subprocess.Popen[str]) -> int:
-    """Show what a command prints as it comes (of the rounds every 25th), and return its exit code."""
+    """Show what a command prints as it comes, and return its exit code."""
     assert process.stdout is not None
     try:
         for line in process.stdout:
-            words = line.split()
-            if words[:1] != ["round"] or words[1].split("/")[0].endswith(("25", "50", "75", "00")):
-                print(f"          {line.rstrip()}", flush=True)
+            print(f"          {line.rstrip()}", flush=True)
         return process.wait()
     finally:
         process.kill()

@@ -20,9 +20,11 @@ from verified_world import SITES, Refused, World, second_moments
 
 from fedspan.algorithms import Gram
 from fedspan.algorithms.spectral.oneshot import unpack_triangle
+from fedspan.channel import wire
 from fedspan.cli.site.site_commands import site as site_commands
 from fedspan.deployment.site_rules import rosters as rosters_module
 from fedspan.deployment.site_rules.rosters import Rosters, extend_groups
+from fedspan.engines.loopback import Call, Deliver, Tamper
 from fedspan.secure.masking import Secure
 
 Names = tuple[str, ...]
@@ -62,6 +64,33 @@ def test_two_jobs_over_four_and_over_three_sites(
         return
     alone = four - learn_moments(world, SITES[:3], secure)
     np.testing.assert_allclose(alone, second_moments("dee", mean=np.zeros(6)), rtol=1e-9)
+
+
+def lose(site: str) -> Tamper:
+    """Nothing reaches that site once the run has begun."""
+
+    def tamper(call: Call, deliver: Deliver) -> Any:
+        if call.site == site and isinstance(call.message, bytes) and wire.decode(call.message).round > 0:
+            raise TimeoutError
+        return deliver(call)
+
+    return tamper
+
+
+@defences
+def test_the_same_job_with_and_without_a_site_that_was_away(tmp_path: Path, defended: bool) -> None:
+    """A job that may go on without some sites is run twice, and once a site is away, by chance or by the server."""
+    world = World(tmp_path, verified=False, sites=None, partial_sums=not defended)
+    options: dict[str, Any] = {"algorithm": Gram(k=2, center=False), "secure": Secure(threshold=3), "min_clients": 3}
+    if defended:
+        with pytest.raises(Refused, match="sums over 3 of its 4 sites, and the difference of two such sums may be a"):
+            world.server(**options).drive()
+        return
+    four, three = (
+        unpack_triangle(world.server(tamper=tamper, **options).drive()[(1, 0)].total["G"])
+        for tamper in (None, lose("dee"))
+    )
+    np.testing.assert_allclose(four - three, second_moments("dee", mean=np.zeros(6)), rtol=1e-9)
 
 
 @defences

@@ -91,12 +91,15 @@ class LyingServer:
         groups: Any = None,
         sites: tuple[str, ...] | None = None,
         secure: Secure | None = None,
+        min_clients: int | None = None,
     ) -> None:
         self.algorithm, self.rounds, self.seed = algorithm, rounds, seed
         self.run = run or secrets.token_hex(16)
         self.sites = sites or world.sites
         self.engine = RemoteEngine(Loopback(world.services, tamper), self.sites, self.run, timeout=60.0)
-        protection = Protection(secure=secure or Secure(verified=True, groups=groups), retries=0, rounds=rounds)
+        self.least = min_clients or len(self.sites)
+        secure = secure or Secure(verified=True, groups=groups)
+        protection = Protection(secure=secure, retries=0, rounds=rounds, min_clients=min_clients)
         self.session: Any = self.engine.start(algorithm, Channel(), seed, protection)
         self.state: Any = None
 
@@ -113,7 +116,7 @@ class LyingServer:
             raise Refused(str(refused)) from None
         except FedspanError as error:
             raise Refused(str(error)) from None
-        if replies.missing:
+        if len(self.sites) - len(replies.missing) < self.least:
             raise Refused("; ".join(replies.failures.values()) or "no answer")
         return replies
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -70,7 +72,40 @@ def test_an_option_says_what_it_does_and_its_default(words: tuple[str, ...], opt
     assert len(text) > 8, option.name
     assert "\n" not in text
     shown = option.show_default is not False and option.default not in (None, False, [], ())
-    assert option.required or option.is_eager or shown or "default" in text.lower(), f"{option.name}: {text}"
+    plain = option.is_eager or not option.expose_value  # they print or install something, and that is all
+    assert option.required or plain or shown or "default" in text.lower(), f"{option.name}: {text}"
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=spelled)
+def test_flags_have_no_type(words: tuple[str, ...], fedspan: Fedspan) -> None:
+    assert "bool" not in fedspan(*words, "--help").stdout.lower()
+
+
+@pytest.mark.parametrize(
+    ("typed", "proposed"),
+    [
+        ("fedspan re", "resume report"),
+        ("fedspan run --q", "--quiet"),
+        ("fedspan site pau", "pause"),
+        ("fedspan site check --j", "--job"),
+        ("fedspan run jo", ""),  # none of ours: the shell then proposes files
+    ],
+)
+def test_the_shell_completes_commands_and_options(typed: str, proposed: str) -> None:
+    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1), "_FEDSPAN_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-m", "fedspan.cli.main"]
+    done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == proposed.split()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_is_shown(shell: str) -> None:
+    command = [sys.executable, "-m", "fedspan.cli.main"]
+    asked = {"_FEDSPAN_COMPLETE": f"source_{shell}"}
+    done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    assert "_FEDSPAN_COMPLETE" in done.stdout
+    if shell == "bash" and shutil.which("bash"):  # it can be read by the shell that it is for
+        subprocess.run(["bash", "-euc", done.stdout + "\ncomplete -p fedspan"], check=True, capture_output=True)
 
 
 def swapped(word: str) -> str:

@@ -22,6 +22,8 @@ from fedspan.deployment.loopback_federation import LoopbackFederation
 from fedspan.deployment.server_job import RunRequest
 from fedspan.deployment.site_rules.book import FIRST, Book, BookError
 from fedspan.errors import InputError
+from fedspan.privacy.accountant import epsilon
+from fedspan.privacy.budget import Budget
 
 Make = Callable[..., LoopbackFederation]
 
@@ -58,6 +60,26 @@ def test_every_answer_is_in_the_book_with_what_left(make_three: Make) -> None:
         assert stat.S_IMODE(Book(kit).path.stat().st_mode) == 0o600
 
 
+def test_the_end_of_a_run_says_what_left_and_what_it_cost(make_three: Make) -> None:
+    """The cost is that of the accountant of the site's budget, which counts the same releases on its own."""
+    three = make_three(secure=False, epsilon=4.0, delta=1e-6)
+    for kit in three.sites.values():
+        Budget.grant(kit / "fedspan" / "budget.json", 4.0, 1e-6)
+    privacy = {"epsilon": 2.0, "delta": 1e-6, "row_norm": 6.0}
+    request = RunRequest(new_run(), "FederatedPCA", {"n_components": 2, "solver": "gram"}, privacy=privacy)
+    assert three.carry_out(request)["done"]
+    for kit in three.sites.values():
+        entries = list(Book(kit).read())
+        ended = [entry.facts for entry in entries if entry.event == "ended"]
+        answered = [entry.facts for entry in entries if entry.event == "answered"]
+        assert sum(int(str(each["bytes"])) for each in ended) == sum(int(str(each["bytes"])) for each in answered)
+        account = Budget(kit / "fedspan" / "budget.json").account
+        alone = {entry.run: epsilon(entry.count(), 1e-6) for entry in account.runs}
+        assert sorted(alone.values()) == pytest.approx(sorted(float(str(each["charged"])) for each in ended), rel=1e-9)
+        assert all(value > 0 for value in alone.values())
+        assert "epsilon" in run_cli("site", "log", kit)[1].split("ended")[1].splitlines()[0]
+
+
 def test_no_value_of_the_data_is_in_the_book(make_three: Make) -> None:
     three = make_three()
     request = order("FederatedPCA", n_components=2)
@@ -74,6 +96,7 @@ def test_no_value_of_the_data_is_in_the_book(make_three: Make) -> None:
                     assert key in {
                         *("run", "part", "table", "order", "algorithm", "sites", "rounds", "secure", "verified"),
                         *("epsilon", "delta", "task", "round", "bytes"),
+                        *("answers", "refused"),
                     }
 
 
@@ -212,7 +235,11 @@ def test_evidence_of_a_run_holds_what_an_auditor_needs_and_no_data(make_three: M
     code, said = run_cli("site", "evidence", kit, request.run[:6], "--out", out)
     assert code == 0, said
     files = {path.name for path in out.iterdir()}
-    assert {"book.jsonl", "log.txt", "order-0.json", "ro-crate-metadata.json"} <= files
+    assert {"book.jsonl", "log.txt", "order-0.json", "model-card.md", "ro-crate-metadata.json"} <= files
+    card = (out / "model-card.md").read_text()
+    assert f"Model of run {request.run}" in card
+    assert "secure sums over at least 3 sites, each step verified by this site; no noise" in card
+    assert "settle: " in card
     crate = json.loads((out / "ro-crate-metadata.json").read_text())
     listed = {part["@id"]: part for part in crate["@graph"]}
     for name in files - {"ro-crate-metadata.json"}:

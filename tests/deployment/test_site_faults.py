@@ -210,7 +210,7 @@ def test_a_lost_message_of_a_sum_that_could_do_with_two(
             raise TimeoutError
         return deliver(call)
 
-    federation = make_three(others=1)
+    federation = make_three(others=1, partial_sums=True)
     order = make_order(secure={"enabled": True, "threshold": 2}, retries=1)
     federation.tamper = lose
     assert federation.carry_out(order) == {"done": True}

@@ -36,7 +36,7 @@ SIGNATURES = {
     "warm_start=False, strict=False, class_weight=None, model=None, local_steps=None, participation=None",
     "VerticalFederatedClassifier": "*, method='auto', hidden='auto', batch_size=100, rounds=1000, standardize=True, "
     "intercept=True, l2=None, validation=0.1, early_stopping=True, calibrate=True, cost_limit=None, limits=None, "
-    "warm_start=False, class_weight=None, exchange='sum'",
+    "warm_start=False, class_weight=None, model=None, exchange='sum'",
     "VerticalPCA": "n_components=2, *, solver='krylov', center=True, scale=False, hide_scores=False, bits=None, "
     "tol=1e-06, max_rounds=200",
     "VerticalSVD": "n_components=2, *, solver='krylov', scale=False, hide_scores=False, bits=None, tol=1e-06, "

@@ -187,8 +187,8 @@ def test_save_load_and_exports(tmp_path: Path) -> None:
     assert isinstance(plain, LinearRegression)
     np.testing.assert_allclose(plain.predict(frame), model.predict(frame), rtol=1e-12)
     assert model.score(frame, y) == pytest.approx(r2_score(y, LinearRegression().fit(X, y).predict(X)))
-    with pytest.raises(InputError, match="use to_onnx"):
-        fitted("poisson").to_sklearn()
+    counts = fitted("poisson")
+    np.testing.assert_allclose(counts.to_sklearn().predict(frame), counts.predict(frame), rtol=1e-12)
     runtime = pytest.importorskip("onnxruntime")
     for kind in ("squared", "poisson"):
         model = fitted(kind)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from fedspan.cli.main import app
 from fedspan.data.cells.dialect import KEYS_OF_DIALECT
+from fedspan.deployment.approval.approval_rules import AlgorithmRule
 from fedspan.deployment.policy import Policy, SiteTable
 from fedspan.jobs.model import parse
 
@@ -28,10 +29,11 @@ def test_the_sites_file_is_accepted_and_shows_every_key(tmp_path: Path) -> None:
     shown = {key for table in tree["tables"].values() for key in table}
     assert shown - set(KEYS_OF_DIALECT) == {field.name for field in fields(SiteTable)} - {"reading"}
     assert shown & set(KEYS_OF_DIALECT), "how its file is written"
-    others = {"tables", "budget", "approvals", "transcript"}
-    assert {*tree["allow"], *tree["require"]} - {"approval", "researchers"} == {f.name for f in fields(Policy)} - others
-    assert {"approval", "researchers"} < set(tree["allow"])
-    assert {name for rule in tree["algorithms"].values() for name in rule} == {"others", "verified", "tables"}
+    apart = {"tables", "budget", "approvals", "transcript"}
+    who = {"approval", "researchers"}
+    assert {*tree["allow"], *tree["require"]} - who == {field.name for field in fields(Policy)} - apart
+    assert who <= set(tree["allow"])
+    assert {key for rule in tree["algorithms"].values() for key in rule} == {f.name for f in fields(AlgorithmRule)}
     assert policy.transcript == 1e6 * tree["keep"]["transcript_mb"]
     assert policy.secure
     assert policy.others == 2

@@ -41,6 +41,8 @@ def make_site(folder: Path, tables: dict[str, Any] | None = None, **rules: Any) 
     (folder / "local").mkdir(parents=True)
     np.save(folder / "rows.npy", np.random.default_rng(0).normal(size=(30, 4)))
     given = tables or {"default": {"path": str(folder / "rows.npy"), "features": 4}}
+    if "epsilon" in rules:  # noise is shared in verified runs only; these sites add all of theirs
+        rules = {"secure": False, **rules}
     (folder / "local" / "fedspan.toml").write_text(policy_file(given, **rules))
     if "epsilon" in rules:
         (folder / "fedspan").mkdir()
@@ -49,7 +51,8 @@ def make_site(folder: Path, tables: dict[str, Any] | None = None, **rules: Any) 
 
 
 def start_message(algorithm: Any = None, **changes: Any) -> StartMessage:
-    made = StartMessage(RUN, 0, algorithm or Ssi(k=2), Channel(), 1, SITES, threshold=3)
+    made = StartMessage(RUN, 0, algorithm or Ssi(k=2), Channel(), 1, SITES)
+    changes = {"threshold": None if "privacy" in changes else 3, **changes}
     return replace(made, **changes)
 
 
@@ -87,8 +90,8 @@ def test_a_run_as_the_site_wants_it_is_opened(tmp_path: Path) -> None:
         ({"epsilon": 1.0, "delta": 1e-6}, {}, "does not accept runs without noise"),
         ({**BUDGET, "row_norm": 1.0}, {}, "does not accept runs without noise"),
         ({**BUDGET, "row_norm": 1.0}, {"algorithm": NoisyGram(k=2), "privacy": wish(1.0)}, "norm must be at most 1.0"),
-        ({}, {"algorithm": NoisyGram(k=2), "privacy": wish(1.0, simulate=True)}, "remove simulated noise"),
-        ({}, {"privacy": wish(1.0)}, "plans no releases"),
+        ({"secure": False}, {"algorithm": NoisyGram(k=2), "privacy": wish(1.0, simulate=True)}, "remove simulated"),
+        ({"secure": False}, {"privacy": wish(1.0)}, "plans no releases"),
         ({"epsilon": 0.5, "delta": 1e-6}, {"algorithm": NoisyGram(k=2), "privacy": wish(1.0)}, "exceed the privacy"),
     ],
 )  # fmt: skip

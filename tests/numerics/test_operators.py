@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedspan.numerics import operators
-from fedspan.numerics.operators import Rows, prefers_gram
+from fedspan.numerics.operators import FILLED, Rows, WeightedRows, prefers_gram
 
 N, D = 37, 6
 
@@ -199,3 +199,20 @@ def test_a_scale_whose_square_is_too_large() -> None:
     A = np.random.default_rng(0).normal(size=(20, 3)) * 2.0**500
     unit = np.full(3, 2.0**520)
     np.testing.assert_allclose(Rows(A).gram(None, unit), (A / 2.0**520).T @ (A / 2.0**520), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("centred", [False, True])
+def test_gram_of_sparse_rows_that_are_not_very_sparse(dtype: type, weighted: bool, centred: bool) -> None:
+    """By dense blocks (above FILLED) as by sparse products (below it), and as if they were dense."""
+    rng = np.random.default_rng(0)
+    for density in (0.5, FILLED / 2):
+        dense = np.where(rng.random((300, 40)) < density, rng.integers(-50, 50, (300, 40)), 0).astype(dtype)
+        A, v = sp.csr_array(dense), rng.uniform(0.5, 2, 300)
+        assert (A.nnz > FILLED * A.shape[0] * A.shape[1]) == (density == 0.5)
+        mu = rng.normal(size=40) if centred else None
+        B = dense.astype(float) - (0 if mu is None else mu)
+        expected = (B * v[:, None]).T @ B if weighted else B.T @ B
+        G = Rows(WeightedRows(A, v) if weighted else A).gram(mu, None)
+        np.testing.assert_allclose(G, expected, atol=1e-12 * np.abs(expected).max())

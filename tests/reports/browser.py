@@ -98,6 +98,10 @@ class Browser:
 
     def open(self, path: Path, width: int, height: int = 900, dark: bool = False) -> None:
         """Show a file, in a window of that width."""
+        self.visit(path.resolve().as_uri(), width, height, dark)
+
+    def visit(self, address: str, width: int, height: int = 900, dark: bool = False) -> None:
+        """Show what is at an address, in a window of that width."""
         self.send(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -106,7 +110,7 @@ class Browser:
         self.problems.clear()
         self.fetched.clear()
         self._loaded = False
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        self.send("Page.navigate", url=address)
         while not self._loaded:
             self._hear(self._receive())
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
 from fedspan._foreign import printable
@@ -69,6 +69,11 @@ COMMANDS = {
         "runs_command",
         "List the run folders in a folder, with task, date and result, the latest first.",
     ),
+    "ui": CommandEntry(
+        "fedspan.cli.ui_command",
+        "ui_command",
+        "Serve a page for your browser: your runs, the progress of those that are at work, and their reports.",
+    ),
     "audit": CommandEntry(
         "fedspan.cli.audit_command",
         "audit_command",
@@ -78,6 +83,11 @@ COMMANDS = {
         "fedspan.cli.export_command",
         "export_command",
         "Export a run's model for use without fedspan: as a scikit-learn estimator (skops) or an ONNX graph.",
+    ),
+    "project": CommandEntry(
+        "fedspan.cli.field.project_command",
+        "project_command",
+        "Project new samples on the components of a run with genotypes, and write them as plink's .eigenvec.",
     ),
     "bench": CommandEntry(
         "fedspan.cli.bench_command",
@@ -124,7 +134,13 @@ class LazyCommands(TyperGroup):
             alone.command(help=_join_lines(found.__doc__ or ""))(found)
             command = get_command(alone)
         command.name = name
+        _leave_out_type_of_flags(command)
         return command
+
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)
+        _leave_out_types(params)
+        return params
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
@@ -153,6 +169,20 @@ class LazyCommands(TyperGroup):
         raise typer.Exit(code)
 
 
+def _leave_out_type_of_flags(command: Any) -> None:
+    """Help says `--quiet`, not `--quiet <bool>`, in this command and those below it."""
+    _leave_out_types(command.get_params(typer.Context(command)))
+    if isinstance(command, TyperGroup):
+        for inner in command.commands.values():
+            _leave_out_type_of_flags(inner)
+
+
+def _leave_out_types(params: Any) -> None:
+    for param in params:
+        if isinstance(param, TyperOption) and param.is_flag:
+            param.metavar = ""
+
+
 def _join_lines(docstring: str) -> str:
     """The paragraphs of a docstring, each on one line: the terminal breaks them where it is wide enough."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in docstring.split("\n\n"))
@@ -160,7 +190,6 @@ def _join_lines(docstring: str) -> str:
 
 app = typer.Typer(
     cls=LazyCommands,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Learn one model from data that must stay apart.",

@@ -16,8 +16,8 @@ def new_command(
         str,
         typer.Argument(
             metavar="TASK",
-            help="One of pca, svd, gcca, personalized, classifier, vertical-classifier, regressor, vertical-pca or "
-            "vertical-svd.",
+            help="One of pca, svd, gcca, deep-gcca, personalized, classifier, vertical-classifier, regressor, "
+            "vertical-pca or vertical-svd.",
             show_default=False,
         ),
     ],
@@ -25,7 +25,10 @@ def new_command(
         Path | None,
         typer.Argument(metavar="PATH", help="The file to write; default: TASK.toml.", show_default=False),
     ] = None,
+    kind: Annotated[
+        str, typer.Option(metavar="table|genotypes", help="What the clients have; default: table.", show_default=False)
+    ] = "table",
 ) -> None:
     """Write a commented job file to start from. An existing file is not overwritten."""
-    place = write_new(task, path)
+    place = write_new(task, path, kind)
     typer.echo(f"wrote {place}: name your files in it, then: fedspan run {shlex.quote(str(place))}")

@@ -26,6 +26,7 @@ from fedspan.reports.report import describe_outcome
 _NEGLIGIBLE = 1e-12  # a slack below this is rounding error
 _ACCOUNTING = 20.0  # how many times longer than the accounting of privacy took, until it is done again
 _CELL = 18  # columns of a terminal for one figure
+_LINE_EVERY = 1.0  # seconds between two lines where they are not live: nobody reads a thousand in a log
 _RECENT = 10  # rounds that the estimate of the time left looks back on
 
 
@@ -117,6 +118,7 @@ class RoundDisplay:
         self._answered: set[str] = set()
         self._last, self._out = "0/0", list[str]()
         self._started = time.monotonic()
+        self._said, self._said_at = 0, -math.inf  # the round of the last line, and when it was printed
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> RoundDisplay:
@@ -131,12 +133,19 @@ class RoundDisplay:
     ) -> None:
         if self.console.is_terminal:
             self._live.stop()
+        elif self.round > self._said:
+            self._print_line()
 
     def __call__(self, info: Info) -> None:
         self._read()
-        if not self.console.is_terminal:
-            rows = (f"{label} {text}" for label, text in self._figures().items())
-            say(self.console, "  ".join(rows))
+        if not self.console.is_terminal and time.monotonic() - self._said_at >= _LINE_EVERY:
+            self._print_line()
+
+    def _print_line(self) -> None:
+        """Say where the run is, on a line of its own."""
+        rows = (f"{label} {text}" for label, text in self._figures().items())
+        say(self.console, "  ".join(rows))
+        self._said, self._said_at = self.round, time.monotonic()
 
     def _read(self) -> None:
         """Take in what is new in the ledger."""

@@ -32,6 +32,11 @@ class FlareClient:
         signed = None if self.signed is None else SignedOrder.from_json(self.signed)
         self.service = SiteService(collab.site_name, kit, admission=Admission(kit, signed, required=True))
 
+    @collab.final
+    def finish(self) -> None:
+        if self.service is not None:
+            self.service.end()
+
     @collab.publish
     def describe(self, asked: str) -> str:
         return self._service().describe(asked)

@@ -88,26 +88,39 @@ def role(kit: Path) -> str:
     raise InputError(f"{kit} is not a FLARE kit: it has no startup folder. Give the folder that was handed out.")
 
 
-def check_certificates(kit: Path) -> None:
-    """Refuse a kit whose certificates are no longer valid, before anything waits for a connection."""
+def read_expiry_dates(kit: Path) -> dict[str, datetime]:
+    """Until when each certificate of a kit is valid, by the name of its file."""
+    return {name: ends for name, (_, ends) in _read_validity(kit).items()}
+
+
+def _read_validity(kit: Path) -> dict[str, tuple[datetime, datetime]]:
+    """From when until when each certificate of a kit is valid, by the name of its file."""
     try:
         from cryptography import x509
     except ImportError:
         raise MissingExtraError("A federation", "flare") from None
+    dates = {}
     for path in [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]:
         if path.is_file():
-            found, now = x509.load_pem_x509_certificate(path.read_bytes()), datetime.now(UTC)
-            begins, ends = found.not_valid_before_utc, found.not_valid_after_utc
-            if ends < now:
-                raise InputError(
-                    f"{path.name} of this kit expired on {ends:%Y-%m-%d}. Ask the coordinator for a new kit, or for a "
-                    "renewed certificate (fedspan federation renew)."
-                )
-            if begins > now:
-                raise InputError(
-                    f"{path.name} of this kit is valid only from {begins:%Y-%m-%d %H:%M} (UTC), and by this machine's "
-                    f"clock it is {now:%Y-%m-%d %H:%M}. Set the clock, or wait."
-                )
+            found = x509.load_pem_x509_certificate(path.read_bytes())
+            dates[path.name] = (found.not_valid_before_utc, found.not_valid_after_utc)
+    return dates
+
+
+def check_certificates(kit: Path) -> None:
+    """Refuse a kit whose certificates are no longer valid, or not yet, before anything waits for a connection."""
+    now = datetime.now(UTC)
+    for name, (begins, ends) in _read_validity(kit).items():
+        if ends < now:
+            raise InputError(
+                f"{name} of this kit expired on {ends:%Y-%m-%d}. Ask the coordinator for a new kit, or for a renewed "
+                "certificate (fedspan federation renew)."
+            )
+        if begins > now:
+            raise InputError(
+                f"{name} of this kit is valid only from {begins:%Y-%m-%d %H:%M} (UTC), and by this machine's clock it "
+                f"is {now:%Y-%m-%d %H:%M}. Set the clock, or wait."
+            )
 
 
 def server_port(kit: Path) -> int:
@@ -237,6 +250,7 @@ def policy_file(
     delta: float | None = None,
     rows: bool = True,
     names: bool = True,
+    partial_sums: bool = False,
     budget: str | None = None,
     approval: str = "never",
     researchers: Sequence[str] | None = None,
@@ -252,6 +266,7 @@ def policy_file(
         f"algorithms = {say(list(algorithms))}",
         f"rows = {say(rows)}    # tell the figure in `rows` of a table",
         f"names = {say(names)}   # say what the columns are called; a digest of them is always compared",
+        f"partial_sums = {say(partial_sums)}  # secure sums without noise over some of a run's sites (min_clients)",
         f"approval = {say(approval)}  # which jobs wait for your approval: each, researcher (others' jobs), never",
         "# researchers = […]  # whose jobs may run"
         if researchers is None

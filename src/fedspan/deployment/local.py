@@ -25,6 +25,8 @@ from fedspan.errors import ClientError, InputError, MissingExtraError
 
 RESEARCHER = "researcher@fedspan.org"
 _READY = 120.0  # seconds
+_SITE_PROCESS = b"nvflare.private.fed.app.client.client_train"
+_JOB_PROCESS = b"nvflare.private.fed.app.client.worker_process"
 
 
 def provision(project: Path, into: Path) -> Path:
@@ -218,6 +220,17 @@ def pids_of(kit: Path, process: subprocess.Popen[bytes]) -> list[int]:
     """The process that was started first, unless it ended, then those of its jobs."""
     own = [process.pid] if process.poll() is None else []
     return own + [pid for pid in _find_pids(kit) if pid != process.pid]
+
+
+def find_activity(kit: Path) -> tuple[bool, int]:
+    """Whether a site's own process runs on this machine, and how many processes of jobs it has."""
+    own = jobs = 0
+    for pid in _find_pids(kit):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            own += _SITE_PROCESS in words
+            jobs += _JOB_PROCESS in words
+    return own > 0, jobs
 
 
 def _kill(pid: int, number: int = signal.SIGKILL) -> None:

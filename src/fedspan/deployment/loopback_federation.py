@@ -57,5 +57,9 @@ class LoopbackFederation:
             for name, kit in self.sites.items()
         }
         job = ServerJob(Loopback(services, self.tamper), list(services), self.folder / "runs")
-        job.carry_out(sent, self.place(request))
+        try:
+            job.carry_out(sent, self.place(request))
+        finally:
+            for service in services.values():
+                service.end()
         return read_outcome(self.place(request))

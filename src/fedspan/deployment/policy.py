@@ -19,6 +19,7 @@ from typing import Any
 from fedspan._files import require_private
 from fedspan._foreign import parse_toml
 from fedspan.algorithms.agree_columns import AgreeOnColumns, Columns, feature_names
+from fedspan.algorithms.gcca.network_files import locate_network
 from fedspan.algorithms.matching.match_digests import MatchDigests
 from fedspan.algorithms.registry import ALGORITHMS, MATCHINGS, OPENINGS
 from fedspan.data.cells.dialect import KEYS_OF_DIALECT, add_reading, read_dialect
@@ -28,7 +29,7 @@ from fedspan.data.preparation import Preparation
 from fedspan.data.remote_tables import Label
 from fedspan.deployment.approval.approval_rules import ApprovalRules, parse_approval
 from fedspan.deployment.site_rules.verified_rules import check_verified
-from fedspan.engines.handshake import Description
+from fedspan.engines.handshake import COLUMN_KINDS, Description
 from fedspan.engines.start import StartMessage, TableRequest, preparation_from
 from fedspan.errors import InputError, PolicyRefusal, PrivacyError, suggest
 from fedspan.privacy.budget import Budget
@@ -56,15 +57,17 @@ class SiteTable:
     target: str | None = None  # a column of numbers that regressions may learn to predict, and nobody else gets
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the words that a column may have
     units: Mapping[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)  # what a column holds, compared with the other sites
     rows: int = 0  # what others are told, if anything: a public figure, which nobody compares with the data
     min_rows: int = 1  # a job over fewer rows is refused
     min_rows_per_class: int = 1
+    complete_rows: bool = False  # only rows without a gap in any open column are used, whichever columns a job names
     min_common: int = 10  # rows are matched by their ids only if at least so many entities are common
     max_ids: int = 1_000_000  # and only in sets of at most this size
     pad_ids: int = 0  # of so many ids others are to see at least, whatever the table has
     secret_file: str | None = None  # keys the digests of ids; the sites share its contents, the server never sees them
     held_out: str | None = None  # further rows of the same columns
-    network: str | None = None  # for deep GCCA: module:function of the site's own, which makes its network
+    network: str | None = None  # for deep GCCA: file.py:function of the site's own, which makes its network
     reading: Mapping[str, object] = field(default_factory=dict)  # how its file is written; no job can change it
 
     @property
@@ -88,7 +91,7 @@ class SiteTable:
             self._check_role("label", wanted.label, self.label, optional=alone and not wanted.label_everywhere)
         if self.columns is None:
             return self._choose_all(wanted)
-        features = [name for name in self.columns if name not in (self.id, self.label, self.target)]
+        features = self.find_features()
         chosen = features if wanted.columns is None or alone else list(wanted.columns)
         chosen = [name for name in chosen if name not in (self.id, self.label, self.target)]
         for name in chosen:
@@ -104,6 +107,10 @@ class SiteTable:
             missing=wanted.missing,
             fill=wanted.fill,
         )
+
+    def find_features(self) -> list[str]:
+        """The open columns that are features."""
+        return [name for name in self.columns or () if name not in (self.id, self.label, self.target)]
 
     def _choose_all(self, wanted: Preparation) -> Preparation:
         """All columns, because they have no names by which some could be chosen."""
@@ -211,6 +218,7 @@ class Policy:
     algorithms: tuple[str, ...] = ALGORITHM_NAMES
     rows: bool = True  # whether the site tells the figure that its file gives for its rows, and digests of its ids
     names: bool = True  # whether it says what its columns are called
+    partial_sums: bool = False  # whether secure sums without noise may be over some of a run's sites
     secure: bool = True  # secure sums only
     others: int = 2  # at least this many other sites in a secure sum
     verified: bool = False  # verified runs only
@@ -259,7 +267,9 @@ class Policy:
         approvals = parse_approval(path, who, tree.get("algorithms", {}), ALGORITHM_NAMES)
         kept = _check_keys(path, "keep", tree.get("keep", {}), {"transcript_mb": int})
         what = {key: value for key, value in given.items() if key not in who}
-        allow = _check_keys(path, "allow", what, {"algorithms": list, "rows": bool, "names": bool})
+        allow = _check_keys(
+            path, "allow", what, {"algorithms": list, "rows": bool, "names": bool, "partial_sums": bool}
+        )
         kinds = {"secure": bool, "others": int, "row_norm": float, "epsilon": float, "delta": float, "budget": str}
         kinds |= {"verified": bool, "sites": list}
         require = _check_keys(path, "require", tree.get("require", {}), kinds)
@@ -313,6 +323,7 @@ class Policy:
         names = table.names_of(choice)
         n_features = table.features if names is None else len(names)
         units = {column: unit for column, unit in table.units.items() if column in (choice.columns or ())}
+        kinds = {column: kind for column, kind in table.kinds.items() if column in (choice.columns or ())}
         description: Description = {
             "versions": versions,
             "secure": self.secure,
@@ -322,6 +333,7 @@ class Policy:
             "columns": list(choice.columns) if self.names and choice.columns is not None else None,
             "categories": {name: list(words) for name, words in choice.categories.items()} if self.names else {},
             "units": units if self.names else {},
+            "kinds": kinds if self.names else {},
             "names": names if self.names else None,
             "rows": table.rows if self.rows else 0,
             "ids": table.id is not None,
@@ -358,6 +370,8 @@ class Policy:
                 f"This site needs at least {self.others} other sites in every sum, but the run would go on with "
                 f"{t - 1}. Write [secure] threshold = {self.others + 1} or more in the job."
             )
+        if secure and start.privacy is None and not self.partial_sums and t is not None and not start.verified:
+            _check_whole_sums(t, len(start.clients))
         try:
             return self._check_noise(start)
         except PrivacyError as error:
@@ -397,7 +411,7 @@ class Policy:
             table.read_secret()
         if needs == "network" and table.network is None:
             raise PolicyRefusal(
-                'Deep GCCA needs a network. The site\'s owner must write network = "module:function" in its file.'
+                'Deep GCCA needs a network. The site\'s owner must write network = "file.py:function" in its file.'
             )
 
     def forbids(self, task: str) -> str | None:
@@ -423,6 +437,11 @@ class Policy:
         plan = start.plan  # this site's own: nothing of it comes from the server
         if plan is None or plan.row_norm != dp.row_norm:
             raise PrivacyError("The privacy plan of this run cannot be made at this site.")
+        if plan.spread > 1 and not start.verified:
+            raise PrivacyError(
+                "Sites share the noise of a sum only in verified runs: a server that invented the others would be left "
+                "with this site's small part of it. Write [secure] verified = true in the job."
+            )
         if self.row_norm is not None and not plan.row_norm <= self.row_norm:
             raise PrivacyError(
                 f"The row norm must be at most {self.row_norm!r} at this site, but is {plan.row_norm!r} in the job."
@@ -442,6 +461,17 @@ class Policy:
                 "again, with: fedspan site budget KIT --grant"
             )
         return budget
+
+
+def _check_whole_sums(threshold: int, sites: int) -> None:
+    """Refuse sums over some of a run's sites: the same sum with and without a site shows that site."""
+    if threshold < sites:
+        raise PolicyRefusal(
+            f"The run would go on with sums over {threshold} of its {sites} sites, and the difference of two such sums "
+            "may be a single site. Leave min_clients, participation and [secure] threshold out; or write [secure] "
+            "verified = true and groups = …: then a missing site leaves its group out. A site's administrator can "
+            "allow such sums with partial_sums = true in [allow] of its file."
+        )
 
 
 def _check_may_match(table: SiteTable, start: StartMessage) -> None:
@@ -472,9 +502,10 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **{f.name: str for f in fields(SiteTable) if f.name != "reading"},
     **KEYS_OF_DIALECT,
     **dict.fromkeys(("columns", "classes"), list),
-    **dict.fromkeys(("categories", "units"), dict),
+    **dict.fromkeys(("categories", "units", "kinds"), dict),
     **dict.fromkeys(("features", "rows", "min_rows", "min_rows_per_class"), int),
     **dict.fromkeys(("min_common", "max_ids", "pad_ids"), int),
+    "complete_rows": bool,
 }
 
 
@@ -501,12 +532,20 @@ def _read_table(path: Path, name: str, given: Any, kit: Path) -> SiteTable:
     for key in ("path", "held_out", "secret_file"):
         if key in keys and "://" not in keys[key]:
             keys[key] = str((kit / keys[key]).absolute())
+    if "network" in keys:
+        try:
+            keys["network"] = locate_network(keys["network"], kit.absolute())
+        except InputError as error:
+            raise InputError(f"network in {where}: {error}") from None
     for key in ("features", "min_rows", "min_rows_per_class", "min_common", "max_ids"):
         if keys.get(key, 1) < 1:
             raise InputError(f"{key} in {where} must be at least 1, but is {keys[key]}.")
     for key in ("rows", "pad_ids"):
         if keys.get(key, 0) < 0:
             raise InputError(f"{key} in {where} must be at least 0, but is {keys[key]}.")
+    for column, kind in keys.get("kinds", {}).items():
+        if kind not in COLUMN_KINDS:
+            raise InputError(f"kinds.{column} in {where} must be one of {', '.join(COLUMN_KINDS)}, but is {kind!r}.")
     keys["units"] = {str(column): str(unit) for column, unit in keys.get("units", {}).items()}
     return _check_words(where, keys)
 

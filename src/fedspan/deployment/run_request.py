@@ -18,14 +18,16 @@ from fedspan.estimators.matching.match_views import MATCHES
 from fedspan.secure.masking import Secure
 
 LABELLED_ESTIMATORS = ("FederatedClassifier", "VerticalFederatedClassifier")
-VIEW_ESTIMATORS = ("FederatedGCCA", "VerticalFederatedClassifier", "VerticalPCA", "VerticalSVD")
-COMPARING_ESTIMATORS = ("FederatedGCCA", "VerticalPCA", "VerticalSVD")  # those of views that compare ids themselves
+VIEW_ESTIMATORS = ("FederatedGCCA", "DeepFederatedGCCA", "VerticalFederatedClassifier", "VerticalPCA", "VerticalSVD")
+# Those of views that compare ids themselves.
+COMPARING_ESTIMATORS = ("FederatedGCCA", "DeepFederatedGCCA", "VerticalPCA", "VerticalSVD")
 FEDERATED_ESTIMATORS = (
     "FederatedPCA",
     "FederatedSVD",
     "PersonalizedPCA",
     *LABELLED_ESTIMATORS,
     "FederatedGCCA",
+    "DeepFederatedGCCA",
     "FederatedRegressor",
     "VerticalPCA",
     "VerticalSVD",

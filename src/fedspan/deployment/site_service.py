@@ -32,6 +32,7 @@ from fedspan.deployment.kit_identity import KitIdentity
 from fedspan.deployment.policy import FILE, Policy, SiteTable
 from fedspan.deployment.site_rules.asked_questions import QuestionsOnDisk
 from fedspan.deployment.site_rules.book import Book, BookError, BookEvent, list_arrays
+from fedspan.deployment.site_rules.kept_messages import KeptMessages
 from fedspan.deployment.site_rules.pause import Pause
 from fedspan.deployment.site_rules.rosters import Rosters
 from fedspan.deployment.site_rules.shutter import MOST, Shutter
@@ -132,9 +133,20 @@ class SiteService:
 
     def _forget_run(self, refusal: str | None = None) -> None:
         """The run is over here, at least for now: what it has not sent of its noise is free again."""
-        if self.open_run is not None and self.open_run.site.guard:
-            self.open_run.site.guard.settle()
+        if self.open_run is not None:
+            if self.open_run.site.guard:
+                self.open_run.site.guard.settle()
+            facts = self.open_run.describe_end()
+            try:
+                self.book.write("ended", **facts, refused=refusal is not None)
+            except BookError as error:  # nothing leaves with it
+                _LOG.error("%s", error)
         self.open_run, self.closed_by = None, refusal
+
+    def end(self) -> None:
+        """The job is over, however it ended: say in the book what left in its last run."""
+        with self.lock:
+            self._forget_run()
 
     def _count(self, table: str) -> None:
         count = self.shutter.count(table)
@@ -252,6 +264,13 @@ class SiteService:
         facts: dict[str, Json] = {"run": self.open_run.name, "table": self.open_run.table, "task": reply.task}
         facts |= {"round": reply.round, "arrays": list_arrays(reply.arrays), "bytes": len(encoded)}
         self._write_down("answered", **facts)
+        try:
+            self.open_run.kept_messages.add(blob, encoded)
+        except OSError as error:
+            raise PolicyRefusal(
+                "This site cannot keep the messages of this run, so it answers nothing; its log says why.", passing=True
+            ) from error
+        self.open_run.count_answer(reply.task, len(encoded))
         return encoded
 
 
@@ -339,11 +358,13 @@ class _Run:
         remember_groups: Callable[[], None],
     ) -> None:
         name, self.table, start, self.policy, self.open_data = opening
-        self.name = start.run
+        self.name, self.part, self.privacy = start.run, start.part, start.privacy
+        self.answers = self.bytes = 0  # since it was opened here
         algorithm, plan = start.algorithm, start.plan
         self.kind = algorithm.client
         self.options = algorithm.client_options() | ({"row_norm": plan.row_norm} if plan else {})
         self.asks, self.memory = algorithm.asks(), memory
+        self.kept_messages = KeptMessages(memory.folder, self.policy.transcript)
         # With noise, what leaves is protected however few rows it is about.
         self.least_rows = 1 if start.privacy else self.policy.find_table(start.table).min_rows
         vault = Party(name, start.threshold) if start.threshold and witness is None else None
@@ -376,6 +397,19 @@ class _Run:
             self.memory.keep(message.round, site.snapshot(), kept)  # before the answer leaves
             self.kept = site.state
         return reply
+
+    def count_answer(self, task: str, size: int) -> None:
+        """One more answer is about to leave."""
+        self.answers += not task.startswith("@")
+        self.bytes += size
+
+    def describe_end(self) -> dict[str, Json]:
+        """What the book says when it is over: how much left, and what all noised releases of this part cost so far."""
+        facts: dict[str, Json] = {"run": self.name, "part": self.part, "table": self.table}
+        facts |= {"answers": self.answers, "bytes": self.bytes}
+        if self.privacy is not None and self.site.guard is not None:
+            facts |= {"charged": self.site.guard.charged(self.privacy.delta), "delta": self.privacy.delta}
+        return facts
 
     def _check_asked(self, task: str) -> None:
         """Refuse what this algorithm does not ask for, or what the site does not answer."""

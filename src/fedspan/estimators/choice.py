@@ -15,6 +15,7 @@ from fedspan.algorithms.spectral.oneshot import lanczos_vectors, prefers_lanczos
 from fedspan.algorithms.spectral.wide_blocks import first_width, later_width
 from fedspan.core.protocol import Server
 from fedspan.errors import InputError
+from fedspan.numerics.operators import FILLED
 
 _GEMM, _THIN, _EIGH = 7e10, 2.7e10, 1.5e10  # flop/s: Gram matrices, products with few columns, eigendecompositions
 _VECTOR, _SPARSE, _SPARSE_GRAM = 4e9, 1e9, 2e8  # the same of single vectors, sparse products and sparse Gram matrices
@@ -100,7 +101,7 @@ class Auto:
 
 
 def _price_gram_matrices(p: ProblemSize) -> float:
-    if p.density == 1:
+    if p.density > FILLED:
         return p.rows * p.d**2 / _GEMM
     return p.rows * (p.d * p.density) ** 2 / _SPARSE_GRAM + p.clients * p.d**2 / _VECTOR
 

@@ -29,7 +29,7 @@ from fedspan.estimators._bases.coefficients import CoefficientTable, tabulate_co
 from fedspan.estimators._bases.export import logistic_to_sklearn
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions, name_coefficients
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier, warn_of_fit
-from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
+from fedspan.estimators._bases.labels import encode_labels, guessing_loss, match_to_rows, tell_labels, weigh_rows
 from fedspan.estimators._bases.new_rows_as_fitted import prepare_rows
 from fedspan.estimators._bases.onnx_export import logistic_to_onnx
 from fedspan.estimators._options.classifier_methods import (
@@ -180,6 +180,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         codes: dict[str, Array] = {}
         rows: dict[str, object] = {}
         if is_remote(data):
+            if self.model is not None:
+                raise InputError("A torch model cannot be sent to the sites of a federation; leave model out.")
             labels, tables = tell_labels(
                 data, known_weight, lambda counting, told: self._count_classes(counting, told, options)
             )
@@ -205,6 +207,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         def label_all(weight: Mapping[str, Array]) -> dict[str, object]:
             weight = join_weights(weight, given_weight)
             number = {name: limits.number(codes[name], part.get(name)) for name in data}
+            if isinstance(network, TorchModel):  # its functions are given the groups themselves
+                number = {name: part.get(name) for name in data}
             return {
                 name: _label_rows(source, network, codes[name], weight.get(name), number[name], limits.parts)
                 for name, source in data.items()
@@ -247,8 +251,12 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         if isinstance(method, LogisticNewton):
             self._learn_coefficients(method, result, labels)
         else:
-            self._learn(chosen, result, labels)
+            self._learn(chosen, result, labels, guessing_loss(labels, codes, self._weigh(labels, codes, given_weight)))
         return self
+
+    def _weigh(self, labels: list[Any], codes: Mapping[str, Array], given: Mapping[str, Array]) -> dict[str, Array]:
+        """The weight of each row's loss; empty where all are 1, or known to the sites only."""
+        return join_weights(weigh_rows(self.class_weight, labels, codes), given) if codes else {}
 
     def _choose(
         self,

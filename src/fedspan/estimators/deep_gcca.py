@@ -22,12 +22,13 @@ from fedspan.algorithms.gcca.networks import compute_outputs, load_parameters, m
 from fedspan.channel import Channel
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
+from fedspan.data.remote_tables import is_remote
 from fedspan.data.tables import is_lazy
 from fedspan.data.views import ViewSource, gather_views
 from fedspan.errors import FedspanError, InputError
 from fedspan.estimators._bases.federated_estimator import OF_RUN, ClientData, FitOptions
 from fedspan.estimators._bases.keeping_engine import KeepingEngine
-from fedspan.estimators._bases.view_estimator import OF_VIEWS, ViewEstimator
+from fedspan.estimators._bases.view_estimator import OF_VIEWS, ViewEstimator, count_features
 from fedspan.estimators._options.common_parameters import ROUNDS
 from fedspan.estimators._options.maxvar_solvers import quantize_both_links
 from fedspan.estimators.gcca import NO_PRIVACY_OF_VIEWS
@@ -40,14 +41,17 @@ from fedspan.estimators.parameters import about, check_parameters
 class DeepParameters:
     """What can be asked of the training of networks."""
 
-    networks: Sequence[Any] | Mapping[str, Any] = field(
-        metadata=about("One torch.nn.Module with n_components outputs per view, or a function that makes one.")
+    networks: Sequence[Any] | Mapping[str, Any] | None = field(
+        default=None,
+        metadata=about(
+            "One torch.nn.Module with n_components outputs per view, or a function that makes one.", in_job=False
+        ),
     )
     n_components: int = field(default=2, metadata=about("The width K of the common representation.", least=1))
     _: KW_ONLY
     bits: int | None = field(
         default=None,
-        metadata=about("Bits per number on both links (CuteMaxVar-Deep).", least=2, most=16),
+        metadata=about("Bits per number on both links (CuteMaxVar-Deep).", least=2, most=16, example=3),
     )
     first_bits: int | None = field(
         default=8, metadata=about("Bits of the first exchange if bits is given.", least=2, most=16)
@@ -60,7 +64,8 @@ class DeepParameters:
     )
     rounds: int = field(default=50, metadata=ROUNDS)
     optimizer: Callable[..., Any] | None = field(
-        default=None, metadata=about("A class of torch.optim, or a function from parameters to an optimiser.")
+        default=None,
+        metadata=about("A class of torch.optim, or a function from parameters to an optimiser.", in_job=False),
     )
     alpha: float = field(
         default=math.inf, metadata=about("The weight of the proximal term of the common representation.", above=0)
@@ -80,6 +85,7 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
     Parameters:
         networks: One torch.nn.Module with n_components outputs per view, or a function that makes one (seeded by
             random_state): a list in the order of the views, or a mapping with their names. They are not changed.
+            None in a federation, where each site's own file names its network.
         n_components: The width K of the common representation.
         bits: Bits per number on both links (CuteMaxVar-Deep), from 2 to 16; 3 is enough. None sends float32
             (AltMaxVar-Deep).
@@ -104,9 +110,11 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
     Attributes:
         common_: (J, K), orthonormal and centred.
         cost_: The cost (7) of the paper.
-        correlations_: (views, K), of each network's outputs with `common_`.
-        explained_variance_ratio_: (views,), the share of a view's variance that `common_` explains.
-        parameters_: Of each network, as arrays.
+        correlations_: (views, K), of each network's outputs with `common_`. One row, the mean over the views, in a
+            federation.
+        explained_variance_ratio_: (views,), the share of a view's variance that `common_` explains. Empty in a
+            federation.
+        parameters_: Of each network, as arrays. Empty in a federation, where the networks stay at their sites.
         mean_, gram_: Of the sum of the outputs: what `transform` needs.
         view_names_, column_names_, n_features_, n_samples_, n_views_: What the model was fitted on.
         matched_: Where the entities' rows are in each view, if `fit` has matched them by their ids; else None.
@@ -127,12 +135,13 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
 
     privacy: None = field(default=None, kw_only=True, metadata=NO_PRIVACY_OF_VIEWS)
 
-    task: ClassVar[str] = "gcca"
+    task: ClassVar[str] = "deep-gcca"
     # What the report of GCCA shows besides, and networks do not have.
     eigenvalues_: ClassVar[Array] = np.zeros(0)
     eigenvalue_by_chance_: ClassVar[float] = math.nan
     held_out_correlations_: ClassVar[Array] = np.zeros(0)
     view_counts_: ClassVar[None] = None
+    missing_: ClassVar[None] = None
     learned: ClassVar[tuple[str, ...]] = (
         "common_",
         "cost_",
@@ -160,11 +169,19 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         """Train the networks. The parameters are those of `FederatedGCCA.fit`; no rows are held out."""
         check_parameters(self)
         ledger = ledger if ledger is not None else Ledger()
+        given = gather_views(views, ids)
+        elsewhere = is_remote({name: view.source for name, view in given.items()})
+        if elsewhere and self.networks is not None:
+            raise InputError("The sites' own files name their networks; leave networks out.")
+        networks = {} if elsewhere else self._match_networks(list(given))
+        facts = {"networks": self._digest(networks)}  # which makes them, so that wrong ones are refused first
         matching = Matching(match, secret, engine=self.engine, ledger=ledger, retries=retries)
-        sources, matched = match_views(gather_views(views, ids), matching)
-        networks = self._match_networks(list(sources))
+        sources, matched = match_views(given, matching)
         data: dict[str, object] = {}
         for name, view in sources.items():
+            if elsewhere:
+                data[name] = view.source
+                continue
             open_data = partial(_open_deep_view, view, secret, networks[name], self.optimizer)
             data[name] = open_data if is_lazy(view.source) else open_data()
         engine = KeepingEngine(make_engine(self.engine, data))
@@ -183,14 +200,19 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
             why="as requested",
             rounds=int(self.rounds),
             channel=self._make_channel(),
-            facts={"networks": self._digest(networks)},
+            facts=facts,
             engine=engine,
         )
         state = result.state
         self.common_, self.mean_, self.gram_ = state.G, state.mean, state.gram
         self.view_names_, self.n_samples_, self.n_views_ = list(sources), len(state.G), len(sources)
-        self.parameters_ = _read_parameters(engine.get_states(), self.view_names_)
-        self._measure_agreement([view.open().X for view in sources.values()])
+        self.parameters_ = [] if elsewhere else _read_parameters(engine.get_states(), self.view_names_)
+        if elsewhere:
+            self.n_features_ = count_features(sources, [])
+            self.correlations_, self.cost_ = state.correlations[None, :], float(state.cost)
+            self.explained_variance_ratio_ = np.zeros(0)
+        else:
+            self._measure_agreement([view.open().X for view in sources.values()])
         self._keep_column_names(sources)
         self.matched_ = matched
         self._keep_run(result)
@@ -222,6 +244,8 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
     def _match_networks(self, names: list[str]) -> dict[str, Any]:
         """The networks by the names of their views."""
         given = self.networks
+        if given is None:
+            raise InputError("The networks are missing; give networks (to load, too), one for each view.")
         networks = given if isinstance(given, Mapping) else dict(zip(names, given, strict=False))
         if len(given) != len(names) or set(networks) != set(names):
             found = f"the names are {list(given)}" if isinstance(given, Mapping) else f"there are {len(given)}"
@@ -245,20 +269,28 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
 
         With `ids`, as in `fit`, the rows of all views are taken in the order of the first one's.
         """
-        M = self._mean_over_views(views, ids) * self.n_views_
+        self._refuse_without_networks()
+        M = self._mean_over_views(self._open_given(views, ids)) * self.n_views_
         w, U = np.linalg.eigh(self.gram_)
         return np.asarray((M - self.mean_) @ (U / np.sqrt(w * self.n_samples_)) @ U.T)
 
     def transform_view(self, i: int | str, X: object) -> Array:
         """What view i (its number or name) alone says of entities, (n, K)."""
+        self._refuse_without_networks()
         said = self._say_of(self._find_view(i), X)
         return np.asarray(said / math.sqrt(self.n_samples_), dtype=np.float64)
 
     def get_network(self, i: int) -> Any:
         """A copy of the trained network of view i."""
-        check_is_fitted(self)
+        self._refuse_without_networks()
         with use_torch_alone():
             return self._make_trained(i)
+
+    def _refuse_without_networks(self) -> None:
+        check_is_fitted(self)
+        if not self.parameters_:
+            raise InputError("The networks stayed at the sites of the federation, so they can be used only there.")
+        self._match_networks(self.view_names_)
 
     def _make_trained(self, i: int) -> Any:
         network = self._match_networks(self.view_names_)[self.view_names_[i]]
@@ -268,12 +300,13 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         return compute_outputs(self.get_network(at), X)
 
     @classmethod
-    def load(  # type: ignore[override]
-        cls, path: str | os.PathLike[str], networks: Sequence[Any] | Mapping[str, Any]
-    ) -> Self:
-        """Read a model that `save` wrote; `networks` are those that it was made with, whatever their parameters."""
+    def load(cls, path: str | os.PathLike[str], networks: Sequence[Any] | Mapping[str, Any] | None = None) -> Self:
+        """Read a model that `save` wrote; `networks` are those that it was made with, whatever their parameters.
+
+        Without them, the model tells what was learned, but cannot transform new entities.
+        """
         model = cls._load(path, networks=networks)
-        for i in range(model.n_views_):
+        for i in range(model.n_views_ if networks is not None and model.parameters_ else 0):
             model.get_network(i)  # refuses networks that do not fit
         return model
 

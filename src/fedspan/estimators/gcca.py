@@ -110,6 +110,8 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         explained_variance_ratio_: (views,), the share of a view's variance that `common_` explains; as correlations_.
         ridge_: The ridge; with ridge="auto" in units of each view's mean squared singular value.
         view_counts_: (J,), how many views have each entity; None if none lacks one.
+        missing_: (J, views), who is missing where: whether a view lacks an entity. None if none lacks one, or if only
+            the sites of a federation know.
         view_names_, column_names_, n_features_, n_samples_, n_views_: What the model was fitted on.
         matched_: Where the entities' rows are in each view, if `fit` has matched them by their ids; else None.
         n_rounds_, converged_, history_, ledger_, seed_: As in `FederatedPCA`.
@@ -145,6 +147,7 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         "held_out_correlations_",
         "ridge_",
         "view_counts_",
+        "missing_",
         *OF_VIEWS,
         *OF_RUN,
     )
@@ -249,7 +252,7 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
             )
         self.common_, self.eigenvalues_ = answer.G[:, :rank], answer.theta[:rank]
         self.held_out_correlations_ = self.held_out_correlations_[:rank]
-        self.view_counts_ = None
+        self.view_counts_, self.missing_ = None, _find_lacking([states.get(name) for name in names])
         if answer.Q:
             self.weights_ = [answer.Q[name][:, :rank] for name in names]
             self.offsets_ = [answer.offset[name][:rank] for name in names]
@@ -289,7 +292,7 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
             self.offsets_ = [np.zeros(0) for _ in sources]
         self.n_features_ = count_features(sources, [Q.T for Q in self.weights_])
         self.correlations_, self.explained_variance_ratio_ = np.zeros((views, 0)), np.zeros(views)
-        self.view_counts_, self.n_samples_ = None, J
+        self.view_counts_, self.missing_, self.n_samples_ = None, None, J
         self._keep_run(result)
         self.converged_ = True
         warn_caller(
@@ -338,36 +341,42 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
     def transform(self, views: ClientData, ids: object = None) -> Array:
         """The representation of new entities: the mean of what their views say, (n, k).
 
-        A view may be None, and so may entities be missing in a view: rows of NaN only. With secure sums the clients'
-        parts are summed as in the fit. With `ids`, as in `fit`, the rows of all views are taken in the order of the
-        first one's.
+        A view may be None. With secure sums the clients' parts are summed as in the fit. With `ids`, as in `fit`, the
+        rows of all views are taken in the order of the first one's. If the model was fitted with `missing`, entities
+        may be missing in a view: rows of NaN, or ids that only other views have (these entities come last). What the
+        other views say is then the mean, and NaN if no view has the entity; see `find_missing`.
         """
         self._refuse_without_weights()
-        given = self._match_views(views)
+        opened = self._open_given(views, ids)
         if not self.secure or self.n_components_ == 0:
-            return self._mean_over_views(given, ids)
-        if ids is not None:
-            raise InputError("A secure transform compares no ids; give the rows in the same order, and leave ids out.")
-        present = [name for name in self.view_names_ if given[name] is not None]
-        if len(present) < 2:
+            return self._mean_over_views(opened)
+        if len(opened) < 2:
             raise InputError("A secure sum needs at least two views; give more of them, or use transform_view.")
-        return self._sum_over_views(given) / len(present)
+        total, count = self._sum_over_views(opened)
+        return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
-    def score(self, views: ClientData, y: object = None) -> float:
+    def find_missing(self, views: ClientData, ids: object = None) -> Array:
+        """Who is missing where: which views lack each of the entities that `transform` describes, (n, views)."""
+        opened = self._open_given(views, ids)
+        n = len(next(iter(opened.values())).present) if opened else 0
+        none = np.ones(n, dtype=bool)
+        return np.column_stack([~opened[name].present if name in opened else none for name in self.view_names_])
+
+    def score(self, views: ClientData, y: object = None, ids: object = None) -> float:
         """How well the views agree about entities, mean over the components: 1 fully, about 0 if by chance.
 
         It is the mean correlation between what two views say of the same entities, (‖ΣM_i‖² - Σ‖M_i‖²) / ((I - 1)
-        Σ‖M_i‖²), which needs only sums over the views. Give entities that the model was not fitted to.
+        Σ‖M_i‖²), which needs only sums over the views. Give entities that the model was not fitted to; only those that
+        all given views have count. `ids` as in `transform`.
         """
         self._refuse_without_weights()
-        given = self._match_views(views)
-        said = [self._say_of(at, given[name]) for at, name in enumerate(self.view_names_) if given[name] is not None]
+        said = self._say_each(self._open_given(views, ids))
         if len(said) < 2:
             raise InputError("Agreement is between views, so at least two must be given.")
-        if len({len(part) for part in said}) > 1:
-            counts = ", ".join(str(len(part)) for part in said)
-            raise InputError(f"All views must have the same entities, but they have {counts} rows.")
-        return measure_agreement(said)
+        everywhere = ~np.isnan(np.hstack(said)).any(axis=1)
+        if not everywhere.any():
+            raise InputError("No entity is in all of these views, so how well they agree is not known.")
+        return measure_agreement([part[everywhere] for part in said])
 
     def _refuse_without_weights(self) -> None:
         check_is_fitted(self)
@@ -390,6 +399,12 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
     def _say(self, at: int, X: Any) -> Array:
         Z = np.asarray((X if sp.issparse(X) else np.asarray(X, dtype=np.float64)) @ self.weights_[at])
         return np.asarray(Z - self.offsets_[at])
+
+
+def _find_lacking(states: list[object]) -> Array | None:
+    """Who is missing where, (J, views), as the clients of this process know it; None if they were not asked."""
+    known = [state.present for state in states if isinstance(state, KeptState) and state.present is not None]
+    return ~np.column_stack(known).astype(bool) if known and len(known) == len(states) else None
 
 
 def _read_missing(missing: object, masks: object) -> Missing:

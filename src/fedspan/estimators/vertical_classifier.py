@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from fedspan._types import Array
+from fedspan.algorithms.learning.views.torch_views import TorchViewRows, TorchViews
 from fedspan.core.ledger import Ledger
 from fedspan.core.protection import RETRIES
 from fedspan.data.ids_and_labels import check_weights
@@ -20,7 +23,7 @@ from fedspan.estimators._bases.beside_rows import join_weights, scale_weights, s
 from fedspan.estimators._bases.feature_views import open_feature_views, open_new_feature_views
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
-from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
+from fedspan.estimators._bases.labels import encode_labels, guessing_loss, match_to_rows, tell_labels, weigh_rows
 from fedspan.estimators._options.classifier_methods import (
     VIEW_METHODS,
     ViewClassifierParameters,
@@ -38,6 +41,7 @@ from fedspan.estimators.limit_requests import (
 )
 from fedspan.estimators.matching.match_views import Match, Matching
 from fedspan.estimators.parameters import check_parameters
+from fedspan.numerics.swish import Swish
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -68,6 +72,8 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
             of the same views.
         class_weight: How to weigh the losses of the classes; "balanced" weighs rare ones as much as frequent ones. Or a
             mapping from class to weight.
+        model: Torch modules in place of the built-in network: a `TorchViews`, which has a module for each view's
+            columns, a head, and its own objective and constraints. They see the columns as they are.
         exchange: What is exchanged: "sum" shows only sums over the clients, "each" what every client contributes, to
             all others through the server, as in the paper. Both learn the same model.
         privacy: Not available: what leaves a view has no known sensitivity.
@@ -145,13 +151,14 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         opened = open_feature_views(views, ids, matching)
         data, widths = opened.data, opened.widths
         beside = _Beside(requests, opened.arrange("groups", groups), opened.arrange("sample_weight", sample_weight))
-        labels, clients, rows, limits = self._label_views(data, opened.arrange("y", y), beside, options)
+        labels, clients, rows, limits, guessing = self._label_views(data, opened.arrange("y", y), beside, options)
         extras, prior = {"exchange": self.exchange}, read_bounds(self.standardize, sum(widths.values()))
         known: dict[str, int] | None = vars(self).get("views_")
         if self.warm_start and known is not None and widths != known:
             raise InputError(f"The model was fitted on the views {known}, but {widths} were given.")
         prior = self._find_earlier(sum(widths.values()), None) or prior
-        chosen = choose_method(self, VIEW_METHODS, build_network(self, len(labels)), limits.limits, extras, prior)
+        network = self._make_network(len(labels))
+        chosen = choose_method(self, VIEW_METHODS, network, limits.limits, extras, prior)
         result = self._run(
             chosen.method,
             clients,
@@ -164,7 +171,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         self.column_names_, self.matched_ = opened.columns, opened.matched
         self.n_samples_, self.n_clients_ = rows, len(data)
         self._keep_run(result)
-        self._learn(chosen, result, labels)
+        self._learn(chosen, result, labels, guessing)
         return self
 
     def partial_fit(self, views: ClientData, y: object = None, **options: Any) -> Self:
@@ -181,11 +188,11 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         finally:
             self.warm_start = before
 
-    def _label_views(
-        self, data: Mapping[str, Any], y: object, beside: _Beside, options: FitOptions
-    ) -> tuple[list[Any], dict[str, object], int, LimitPlan]:
-        """The classes, what each client is made of, how many rows there are, and the limits."""
+    def _label_views(self, data: Mapping[str, Any], y: object, beside: _Beside, options: FitOptions) -> _Labelled:
+        """The classes, and what belongs to them."""
         if is_remote(data):
+            if self.model is not None:
+                raise InputError("Torch modules cannot be sent to the sites of a federation; leave model out.")
             labels, tables = tell_labels(
                 data, self.class_weight, lambda counting, told: self._count_classes(counting, told, options)
             )
@@ -202,7 +209,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
             limits = plan_limits(beside.requests, [], labels)
             if limits.classes:
                 tables = {name: table.tell(limited=list(limits.classes)) for name, table in tables.items()}
-            return labels, dict(tables), next(iter(counts.values())), limits
+            return _Labelled(labels, dict(tables), next(iter(counts.values())), limits, guessing_loss(labels, {}, {}))
         if y is None:
             raise InputError("The labels of the rows are missing; call fit(views, y).")
         labels, codes = self._encode({"all": np.asarray(y).reshape(-1)})
@@ -226,8 +233,29 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         weight = join_weights(weigh_rows(self.class_weight, labels, codes), given).get("all")
         limits = plan_limits(beside.requests, groups, labels)
         part = limits.number(code, group)
+        network = self._make_network(len(labels))
+        if isinstance(network, TorchViews):
+            network.check_widths({name: X.shape[1] for name, X in data.items()}, len(labels))
+            if weight is not None:
+                raise InputError(
+                    "class_weight and sample_weight are for the built-in network; weigh the loss in the Problem of the "
+                    "torch modules."
+                )
+            rows = {name: TorchViewRows(network, name, X, code, group) for name, X in data.items()}
+            return _Labelled(labels, dict(rows), len(code), limits, guessing_loss(labels, codes, {}))
         made = {name: (X, code, weight, part, limits.parts) for name, X in data.items()}
-        return labels, dict(made), len(code), limits
+        weights = {} if weight is None else {"all": weight}
+        return _Labelled(labels, dict(made), len(code), limits, guessing_loss(labels, codes, weights))
+
+    def _make_network(self, classes: int) -> Swish | TorchViews:
+        if self.model is None:
+            return build_network(self, classes)
+        if isinstance(self.model, TorchViews):
+            return self.model
+        raise InputError(
+            "model must be None or a fedspan.algorithms.learning.views.torch_views.TorchViews, which has a module for "
+            f"each view and a head, but is a {type(self.model).__name__}."
+        )
 
     def predict_proba(self, views: ClientData, ids: object = None) -> Array:
         """The probability of each class, (n, L), from the same views as were learned from.
@@ -236,15 +264,48 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         """
         check_is_fitted(self)
         parts = open_new_feature_views(views, ids, self.views_, self.column_names_)
+        network = self._make_network(len(self.labels_))
+        if isinstance(network, TorchViews):
+            network.check_widths(self.views_, len(self.labels_))
+            return network.proba(self.coef_, dict(zip(self.views_, parts, strict=True)))
         X = sp.hstack(parts, format="csr") if any(map(sp.issparse, parts)) else np.hstack(parts)
-        return build_network(self, len(self.labels_)).proba(self.coef_, self._scale_rows(X))
+        return network.proba(self.coef_, self._scale_rows(X))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, model: object = None) -> Self:
+        """Read a model that `save` wrote; `model` are the torch modules, if there were any."""
+        return cls._load(path) if model is None else cls._load(path, model=model)
 
     def _name_inputs(self) -> dict[str, int]:
+        if self.model is not None:
+            raise InputError("Only the built-in network can be exported; use torch.onnx.export for torch modules.")
         return dict(self.views_)
 
     def predict(self, views: ClientData, ids: object = None) -> Array:
         """The most probable class of each row."""
         return self.classes_[self.predict_proba(views, ids).argmax(axis=1)]
+
+    def score(self, views: ClientData, y: object, sample_weight: object = None, ids: object = None) -> float:
+        """The share of rows whose class is right. With `ids`, as in `predict`, `y` is that of the first view's rows."""
+        return float(accuracy_score(y, self.predict(views, ids), sample_weight=sample_weight))
+
+
+class _Labelled(NamedTuple):
+    """What becomes of views and labels.
+
+    Attributes:
+        labels: The classes.
+        clients: What each client is made of.
+        rows: How many rows each of them has.
+        limits: What is limited.
+        guessing: The loss of a model that knows only the shares of the classes.
+    """
+
+    labels: list[Any]
+    clients: dict[str, object]
+    rows: int
+    limits: LimitPlan
+    guessing: float
 
 
 class _Beside(NamedTuple):

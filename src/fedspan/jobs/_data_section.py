@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 from urllib.parse import quote, urlsplit
 
+from fedspan.algorithms.gcca.network_files import locate_network
 from fedspan.data.cells.dialect import (
     EXPECTED_OF_DIALECT,
     KEYS_OF_DIALECT,
@@ -40,6 +41,7 @@ class DataTable(TypedDict, total=False):
     fill: dict[str, float]
     n_features: int
     held_out: list[TablePlace] | dict[str, TablePlace]
+    network: str | dict[str, str]
     table: str
     separator: str
     encoding: str
@@ -53,6 +55,7 @@ class DataTable(TypedDict, total=False):
     names: list[str]
     sheet: str
     client_weight: str | dict[str, float]
+    kind: str
 
 
 KEYS: dict[str, tuple[type, ...]] = {
@@ -68,12 +71,15 @@ KEYS: dict[str, tuple[type, ...]] = {
     "fill": (dict,),
     "n_features": (int,),
     "held_out": (list, dict),
+    "network": (str, dict),
     "table": (str,),
     "client_weight": (str, dict),
+    "kind": (str,),
     **KEYS_OF_DIALECT,
 }
 EXPECTED = {
     "data.categories": 'a list of columns, or a table such as { sex = ["f", "m"] }',
+    "data.network": 'the maker of a network such as "networks.py:small", or a table view = maker',
     "data.fill": "a table such as { age = 50.0 }",
     "data.client_weight": '"rows", "equal" or a table such as { north = 2.0, south = 1.0 }',
     **{f"data.{key}": says for key, says in EXPECTED_OF_DIALECT.items()},
@@ -133,6 +139,7 @@ def check_data(task: str, data: DataTable) -> None:
                 "out."
             )
     _check_match(task, data)
+    _check_networks(task, data)
     if over == "views":
         if "columns" in data:
             raise InputError(
@@ -157,6 +164,32 @@ def _check_match(task: str, data: DataTable) -> None:
         raise InputError(f"data.match must be one of {', '.join(MATCHES)}, but is {data['match']!r}.")
     if data["match"] != "order" and "id" not in data and not _is_at_sites(data[over]):
         raise InputError("data.match needs data.id: the column of ids by which rows are matched.")
+
+
+def _check_networks(task: str, data: DataTable) -> None:
+    """Refuse networks where there are none, and a job that names those of sites."""
+    if task != "deep-gcca":
+        if "network" in data:
+            raise InputError(f"data.network is for deep-gcca, not for task {task!r}; leave it out.")
+    elif _is_at_sites(data["views"]):
+        if "network" in data:
+            raise InputError("The sites' own files name their networks; leave data.network out.")
+    elif "network" not in data:
+        raise InputError(
+            'data.network is missing; name the function that makes a network, such as network = "networks.py:small".'
+        )
+
+
+def locate_networks(data: DataTable, views: Sequence[str], beside: Path) -> dict[str, str]:
+    """Give each view's maker of networks, by name, with the path of its file made absolute; empty: none are named."""
+    given = data.get("network", {})
+    named = given if isinstance(given, dict) else dict.fromkeys(views, given)
+    if named and set(named) != set(views):
+        raise InputError(f"data.network must be for the views {', '.join(views)}, but is for {', '.join(named)}.")
+    try:
+        return {name: locate_network(maker, beside) for name, maker in named.items()}
+    except InputError as error:
+        raise InputError(f"data.network: {error}") from None
 
 
 def _is_at_sites(places: list[TablePlace] | dict[str, TablePlace]) -> bool:

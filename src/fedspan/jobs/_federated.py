@@ -16,7 +16,7 @@ import numpy as np
 from fedspan._files import write_whole
 from fedspan._foreign import parse_json
 from fedspan.core.checkpoint import build
-from fedspan.core.ledger import Ledger, RoundEnd, event_from
+from fedspan.core.ledger import Event, Ledger, Note, RoundEnd, event_from
 from fedspan.core.run import Info
 from fedspan.deployment import flare_admin
 from fedspan.deployment.flare_admin import AdminSession
@@ -73,12 +73,15 @@ def run_on_federation(
         try:
             submission.persist(kit, keep_going)
         except FedspanError as error:
+            submission.diary.add(Note(f"ended: {error}"))
             if new and isinstance(error, InputError) and not submission.resumable:
                 folder.undo()
                 raise
             wait = " --keep-going 24h" if isinstance(error, AbsentSites) else ""
             said = str(error).removesuffix(".")
             raise type(error)(f"{said}. To go on: {folder.command('resume')}{wait}") from None
+        submission.diary.close()
+        folder.watched.unlink(missing_ok=True)
         model = TASKS[job.task].estimator.load(folder.model)
         ledger = Ledger.read(folder.ledger)
         model.ledger_ = ledger
@@ -144,6 +147,20 @@ class _Submission:
         self.folder, self.job, self.request, self.progress = folder, job, request, progress
         self.resumable = False  # whether the server may have a run to go on with
         self.rounds = 0  # the last round that was seen
+        self.diary = self._begin_diary(())
+
+    def _begin_diary(self, said: Iterable[Event]) -> Ledger:
+        """A ledger of what is seen of the run from here, while its own is at the server: for `fedspan ui`."""
+        self.folder.watched.unlink(missing_ok=True)
+        diary = Ledger(self.folder.watched)
+        for event in said:
+            diary.add(event)
+        return diary
+
+    def _say(self, text: str) -> None:
+        """Tell whoever watches."""
+        self.diary.add(Note(text))
+        self.progress.say(text)
 
     def persist(self, kit: Path, seconds: float) -> None:
         """Carry it out; if a site, the server or the network fails, wait until all are there, and go on.
@@ -163,10 +180,10 @@ class _Submission:
                 if time.monotonic() >= end:
                     raise
                 pause = 0.0 if self.rounds > before else min(_LONGEST_BREAK, 2 * pause or _FIRST_BREAK)
-                self.progress.say(f"interrupted: {error}")
+                self._say(f"interrupted: {error}")
             self._wait_for_sites(kit, end)
             time.sleep(max(0.0, min(pause, end - time.monotonic())))
-            self.progress.say(f"all sites answer; going on{' after round ' + str(self.rounds) if self.rounds else ''}")
+            self._say(f"all sites answer; going on{' after round ' + str(self.rounds) if self.rounds else ''}")
 
     def _wait_for_sites(self, kit: Path, end: float) -> None:
         """Wait until the server and all sites of the run answer; say whom it waits for."""
@@ -174,7 +191,7 @@ class _Submission:
         while (absent := self._find_absent(kit)) and time.monotonic() < end:
             if absent != told:
                 told = absent
-                self.progress.say(f"waiting: {absent}")
+                self._say(f"waiting: {absent}")
             time.sleep(max(0.0, min(pause, end - time.monotonic())))
             pause = min(_LONGEST_PAUSE, 1.5 * pause)
         if absent:
@@ -208,7 +225,7 @@ class _Submission:
         if number is None or flare_admin.is_over(session, number):
             return None
         self.resumable = True
-        self.progress.say(f"the federation is still at work on it: job {number}")
+        self._say(f"the federation is still at work on it: job {number}")
         try:
             self._follow(session, number, begun=True)
         except flare_admin.JobLost:
@@ -224,12 +241,12 @@ class _Submission:
         for site in found:
             others = [number[:8] for number in site.jobs if number != before]
             if others:
-                self.progress.say(f"site {site.name!r} is also busy with job {', '.join(others)}")
+                self._say(f"site {site.name!r} is also busy with job {', '.join(others)}")
         self.resumable = True
         place = _read_place(self.folder.federation)
         number = flare_admin.submit(session, Path(place["kit"]), [self.request], sorted(self.job.clients))
         _write_place(self.folder, {**place, "job": number})
-        self.progress.say(f"submitted to {', '.join(self.job.clients)}: job {number}")
+        self._say(f"submitted to {', '.join(self.job.clients)}: job {number}")
         self._follow(session, number, begun=False)
         return number
 
@@ -244,7 +261,7 @@ class _Submission:
     def _follow(self, session: AdminSession, number: str, *, begun: bool) -> None:
         """Watch a job to its end; Ctrl-C ends it."""
         try:
-            self._show(flare_admin.watch(session, number, self.progress.say, begun=begun))
+            self._show(flare_admin.watch(session, number, self._say, begun=begun))
         except KeyboardInterrupt:
             session.abort_job(number)
             raise FedspanError("Stopped.") from None
@@ -255,6 +272,8 @@ class _Submission:
             warnings.simplefilter("ignore")
             task = TASKS[self.job.task]
             model = task.estimator(**self.job.options())
+        self.diary.close()  # the server tells its ledger from the beginning
+        self.diary = self._begin_diary([event for event in self.diary.events if isinstance(event, Note)])
         ledger, shown = Ledger(), self.rounds
         with self.progress.follow(Outlook(ledger, rounds_limit(model), tolerance(model), task.watch)) as follow:
             for row in rows:
@@ -263,6 +282,7 @@ class _Submission:
                 except ValueError as error:
                     raise ClientError(f"The server sent a line that is not of a ledger: {error}") from None
                 ledger.add(event)
+                self.diary.add(event)
                 if isinstance(event, RoundEnd) and event.round > 0:
                     self.rounds = max(self.rounds, event.round)
                     if event.round > shown:

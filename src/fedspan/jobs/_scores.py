@@ -6,6 +6,7 @@ are at other sites. `fedspan report --without-rows` leaves them out.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -20,7 +21,7 @@ from fedspan.data.clients import open_client
 from fedspan.errors import CheckpointError
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.jobs.tasks import AnyModel
-from fedspan.numerics.operators import RowBatches, WeightedRows
+from fedspan.numerics.operators import RowBatches, RowKernel, WeightedRows
 from fedspan.reports.drawing.scatter import COLOURS
 from fedspan.reports.facts import Scores
 
@@ -59,9 +60,16 @@ def keep_scores(path: Path, job: Job, model: AnyModel, data: Mapping[str, object
     if not isinstance(model, FederatedPCA) or job.privacy or job.secure.get("enabled"):
         return
     most = max(1, _POINTS // max(1, len(data)))
-    rows = {name: _sample_rows(_open_rows(source), most) for name, source in data.items()}
+    opened = {name: _open_rows(source) for name, source in data.items()}
+    kernels = {name: X for name, X in opened.items() if isinstance(X, RowKernel)}
+    if kernels:  # rows that project themselves: reading single ones would cost more than all of them
+        _keep_projected(path, kernels, model, most)
+        return
+    rows = {name: _sample_rows(X, most) for name, X in opened.items()}
     if len(rows) > 1 and model.n_samples_ > len(model.components_):
-        model.measure_drift(rows)
+        with warnings.catch_warnings():  # these rows are arrays, with their columns in the model's order
+            warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
+            model.measure_drift(rows)
     if len(model.components_) < 2:
         return
     W = model.components_[:2].T / model.scale_[:, None]
@@ -70,6 +78,17 @@ def keep_scores(path: Path, job: Job, model: AnyModel, data: Mapping[str, object
     labelled = _group_by_label(job, scores) if job.label else None
     kept = Scores("client", scores) if labelled is None else labelled
     save_tree(path, "table of scores", {"by": kept.by, "groups": dict(kept.groups)})
+
+
+def _keep_projected(path: Path, kernels: Mapping[str, RowKernel], model: FederatedPCA, most: int) -> None:
+    """The same for rows that are never formed."""
+    if len(model.components_) < 2:
+        return
+    W = np.asarray(model.components_[:2].T / model.scale_[:, None], dtype=np.float64)
+    shift = np.asarray(model.mean_, dtype=np.float64) @ W
+    scores = {name: X.project(W) - shift for name, X in kernels.items()}
+    groups = {name: rows[_pick_rows(len(rows), most)].astype(np.float32) for name, rows in scores.items()}
+    save_tree(path, "table of scores", {"by": "client", "groups": groups})
 
 
 def _group_by_label(job: Job, scores: Mapping[str, Array]) -> Scores | None:

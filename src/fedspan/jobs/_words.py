@@ -5,6 +5,8 @@ The keys of [job] are the estimator's parameters: what they mean is said in the 
 
 from __future__ import annotations
 
+from fedspan.jobs.field.genotype_keys import SAYS_OF_GENOTYPES
+
 SAYS: dict[str, dict[str, str]] = {
     "job": {"task": "what is to be learned"},
     "data": {
@@ -17,6 +19,7 @@ SAYS: dict[str, dict[str, str]] = {
         "label": "the column of classes or targets: learned by classifiers and regressions, left out by the others",
         "weight": "a column that says how often each row counts: left out of the features",
         "client_weight": "what a client counts (pca, svd): rows, equal, or a table client = weight; default: rows",
+        "kind": "what the clients have: table, or genotypes (PLINK and PGEN files); default: table",
         "held_out": "other common rows of each view, for job.patience",
         "categories": "columns of words: a list (their words are agreed on), or a table column = [words]",
         "missing": "what becomes of missing values: refused, their rows dropped, or filled with the common means; "
@@ -34,8 +37,11 @@ SAYS: dict[str, dict[str, str]] = {
         "multiply": "columns of numbers with a factor, to give them the units of the other clients",
         "names": "names of all columns, in place of the first line of the file",
         "sheet": "of Excel files with several sheets",
+        "network": "for deep-gcca: the function of yours that makes a view's network, as file.py:function; one for all "
+        "views, or a table view = file.py:function. With --on the sites' own files name them",
         "table": "with --on: which of the sites' tables; default: the one named default",
     },
+    "genotypes": SAYS_OF_GENOTYPES,
     "privacy": {
         "epsilon": "how much all that leaves may say about any single row: smaller is more private",
         "delta": "the probability with which epsilon may be exceeded; less than 1 / number of rows",

@@ -25,6 +25,7 @@ try:
 except ImportError:  # a system without it has no lock; all else works
     fcntl = None  # type: ignore[assignment]
 
+_LOCKS = Path("/proc/locks")  # Linux: who holds which lock
 MARK = "# A fedspan run folder: `fedspan resume` goes on, `fedspan report` writes report.html anew."
 DEMO_MARK = "# Made by `fedspan demo`, which may replace it."
 
@@ -40,9 +41,11 @@ class RunFolder:
         self.checkpoint = path / "checkpoint"
         self.report = path / "report.html"
         self.scores = path / "scores.safetensors"  # rows for the report's scatter, if they may be drawn
+        self.genotypes = path / "genotypes"  # loadings and scores, if the clients have genotypes
         self.transcript = path / "transcript"  # only if the job asks for it
         self.audit = path / "audit.html"
         self.federation = path / "federation.json"  # where the run is, if not here
+        self.watched = path / "watched.jsonl"  # what is seen here of a run on a federation, until its ledger comes
         self.audited = path / "audit.txt"  # what it found, in a few lines
         self._made: list[Path] = []  # folders that were not there before, the innermost first
 
@@ -96,6 +99,15 @@ class RunFolder:
                         entry.unlink()
             yield
 
+    def is_at_work(self) -> bool:
+        """Whether a process holds the folder's lock. It is only looked at: to take it would keep others out."""
+        try:
+            number = self.job.stat().st_ino
+            lines = _LOCKS.read_text(encoding="ascii").splitlines()
+        except OSError:  # a system that does not tell
+            return False
+        return any(" FLOCK " in line and f":{number} " in line for line in lines)
+
     def undo(self) -> None:
         """Take back what `create` made: this folder's own files, and folders that were not there before."""
         with contextlib.suppress(OSError):  # what cannot be taken back was not ours: a full folder, a file in its place
@@ -115,9 +127,10 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Delete all that a run writes, but for the job: a folder without it would belong to nobody."""
-        for file in (self.model, self.ledger, self.scores, self.report, self.audit, self.audited, self.federation):
+        own = (self.model, self.ledger, self.scores, self.report, self.audit, self.audited)
+        for file in (*own, self.federation, self.watched):
             file.unlink(missing_ok=True)
-        for place in (self.checkpoint, self.transcript):
+        for place in (self.checkpoint, self.transcript, self.genotypes):
             shutil.rmtree(place, ignore_errors=True)
 
 

@@ -17,6 +17,7 @@ from types import NoneType
 from typing import Any, Literal, TypedDict, cast
 
 from fedspan._foreign import parse_toml
+from fedspan.algorithms.gcca.network_files import find_maker
 from fedspan.core.ledger import Ledger
 from fedspan.core.participation import Participation
 from fedspan.core.protection import RETRIES
@@ -27,6 +28,7 @@ from fedspan.data.preparation import PLAIN, Preparation
 from fedspan.data.tables import Prepared, Table
 from fedspan.deployment.run_request import RunRequest
 from fedspan.errors import InputError, suggest
+from fedspan.estimators.field.prepare_genotypes import GenotypeOptions, PreparedGenotypes, agree_on_genotypes
 from fedspan.estimators.launch import seed_from
 from fedspan.estimators.limit_requests import find_group_column, read_limits
 from fedspan.estimators.parameters import Parameter, parameters_of
@@ -35,6 +37,7 @@ from fedspan.jobs import _data_section
 from fedspan.jobs._data_section import DataTable, TablePlace
 from fedspan.jobs._federated import build_request, find_sites, start_on_federation
 from fedspan.jobs._toml import TomlTable, bare_key, override, to_toml
+from fedspan.jobs.field.genotype_keys import GENOTYPE_KEYS, TASKS_OF_GENOTYPES, read_kind, write_options
 from fedspan.jobs.finished import Run
 from fedspan.jobs.folder import RunFolder
 from fedspan.jobs.runner import run_in_process
@@ -87,9 +90,10 @@ def parameters(task: str = "pca") -> dict[str, tuple[type, ...]]:
 
 def schema(task: str) -> dict[str, dict[str, tuple[type, ...]]]:
     """Every table, every key, and the types of its values."""
-    return {
+    tables: dict[str, dict[str, tuple[type, ...]]] = {
         "job": {"task": (str,), **parameters(task)},
         "data": dict(_data_section.KEYS),
+        "genotypes": dict(GENOTYPE_KEYS),
         "privacy": {
             "epsilon": (float,),
             "delta": (float,),
@@ -109,6 +113,7 @@ def schema(task: str) -> dict[str, dict[str, tuple[type, ...]]]:
             "transcript": (bool,),
         },
     }
+    return tables if task in TASKS_OF_GENOTYPES else {name: t for name, t in tables.items() if name != "genotypes"}
 
 
 class PrivacyTable(TypedDict, total=False):
@@ -140,7 +145,7 @@ class Job:
     `Job.load(path).run()` does what `fedspan run` does. Most jobs come from a file; one can be built in Python, too.
 
     Parameters:
-        task: "pca", "svd", "gcca", "personalized", "classifier", "vertical-classifier", "regressor",
+        task: "pca", "svd", "gcca", "deep-gcca", "personalized", "classifier", "vertical-classifier", "regressor",
             "vertical-pca" or "vertical-svd".
         parameters: The estimator's parameters, by name.
         clients: Where each client's table is, by client: an absolute path, an address, or the table of a database.
@@ -157,7 +162,10 @@ class Job:
         reading: How all tables are read (`fedspan.data.cells.dialect`); what is written beside a path comes first.
         client_weight: What a client counts (pca, svd).
         match: How the rows of views are matched by their ids: "psi", "digest", or "order" (they are only compared).
+        networks: What makes each view's network (deep-gcca), as `file.py:function`.
+        genotypes: How genotypes are prepared, if the clients have files of genotypes; None: they have tables.
         ready: How each client's table is prepared, once the clients have agreed on it.
+        prepared: The genotypes, once the clients have agreed on their variants.
         name: The job file's name, after which run folders are called.
         kit: The researcher's kit, if the job is for a federation.
     """
@@ -178,7 +186,10 @@ class Job:
     reading: Mapping[str, object] = field(default_factory=dict)
     client_weight: str | Mapping[str, float] = "rows"
     match: str = "order"
+    networks: Mapping[str, str] = field(default_factory=dict)
+    genotypes: GenotypeOptions | None = None
     ready: Mapping[str, Preparation] = field(default_factory=dict, compare=False)
+    prepared: PreparedGenotypes | None = field(default=None, compare=False)
     name: str = field(default="", compare=False)
     kit: Path | None = field(default=None, compare=False)
 
@@ -217,6 +228,8 @@ class Job:
                 f"data.{reading[0]} out."
             )
         task = tree.get("job", {}).get("task")
+        if isinstance(data, dict) and data.get("kind", "table") != "table":
+            raise InputError("Genotypes are for runs in one process: sites of a federation do not serve them yet.")
         if isinstance(data, dict) and task in TASKS:
             data[TASKS[task].over] = {site: f"flare://{site}" for site in find()}
         return replace(parse(tree, path.resolve().parent), name=path.stem)
@@ -271,6 +284,9 @@ class Job:
             options["privacy"] = _build_privacy(self.privacy)
         if self.secure.get("enabled"):
             options["secure"] = _build_secure(self.secure)
+        if self.networks:
+            k = int(options.get("n_components", parameters_of(estimator(self.task))["n_components"].default))
+            options["networks"] = {name: find_maker(maker, k) for name, maker in self.networks.items()}
         return options
 
     def answer_options(self) -> dict[str, int]:
@@ -296,6 +312,16 @@ class Job:
         if TASKS[self.task].over == "views":
             return replace(self, ready=settle_each(self.places(), self.preparation))
         options = self.options()
+        if self.genotypes is not None:
+            prepared = agree_on_genotypes(
+                self.places(),
+                self.genotypes,
+                engine=engine,
+                secure=options.get("secure"),
+                ledger=ledger,
+                retries=RETRIES if self.retries is None else self.retries,
+            )
+            return replace(self, prepared=prepared)
         done = agree(
             self.places(),
             self.preparation,
@@ -320,6 +346,10 @@ class Job:
 
     def sources(self) -> dict[str, Prepared]:
         """Give what opens each client's table, when it is needed."""
+        if self.genotypes is not None:
+            prepared = self.prepared or self.prepare().prepared
+            assert prepared is not None  # noqa: S101 - for the type checker
+            return {name: Prepared(source) for name, source in prepared.items()}
         ready = self.ready or self.prepare().ready
         return {name: Prepared(source, ready[name]) for name, source in self.places().items()}
 
@@ -349,8 +379,11 @@ class Job:
                 "client_weight": self.client_weight if self.client_weight != "rows" else None,
                 **_data_section.write_preparation(self.preparation),
                 **self.reading,
+                "kind": None if self.genotypes is None else "genotypes",
             },
+            "genotypes": write_options(self.genotypes),
             f"data.{TASKS[self.task].over}": self.clients,
+            "data.network": self.networks,
             "data.held_out": self.held_out,
         }
         lines = []
@@ -397,10 +430,12 @@ def parse(tree: TomlTable, beside: Path) -> Job:
         raise InputError(f"secure.{idle[0]} needs secure.enabled = true; add it, or leave {idle[0]} out.")
     if secure.get("enabled"):
         _build_secure(secure)
+    clients = _data_section.locate(data[TASKS[task].over], beside)
+    genotypes = read_kind(task, data, job, checked)
     return Job(
         task,
         job,
-        _data_section.locate(data[TASKS[task].over], beside),
+        clients,
         _data_section.read_preparation(task, data, _find_group_column(job)),
         run.get("checkpoint_every", 1),
         run.get("min_clients"),
@@ -414,6 +449,8 @@ def parse(tree: TomlTable, beside: Path) -> Job:
         _data_section.read_reading(data),
         data.get("client_weight", "rows"),
         data.get("match", "order"),
+        _data_section.locate_networks(data, list(clients), beside),
+        genotypes,
     )
 
 

@@ -21,6 +21,7 @@ from fedspan.engines.inprocess import InProcess
 from fedspan.errors import FedspanError, InputError
 from fedspan.jobs._scores import WatchedEngine, keep_scores, load_scores
 from fedspan.jobs._stop import NOTICE, Stop
+from fedspan.jobs.field.genotype_keys import write_genotype_results
 from fedspan.jobs.finished import Run
 from fedspan.jobs.folder import RunFolder, received_nothing
 from fedspan.jobs.tasks import TASKS, AnyModel, rounds_limit, tolerance
@@ -129,6 +130,8 @@ def _fit(folder: RunFolder, job: Job, progress: Progress | None, ledger: Ledger)
             model.fit(*given, **{**named, **job.answer_options(), "ledger": ledger})
     for text in warned:
         ledger.add(Note(f"warning: {text}"))
+    if ready.prepared is not None:
+        write_genotype_results(folder.genotypes, model, ready.prepared)
     keep_scores(folder.scores, ready, model, engine.data)
     return model
 

@@ -10,13 +10,17 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from fedspan._files import write_whole
+from fedspan.algorithms.field.agree_variants import DIFFERING, PRUNINGS
 from fedspan.core.participation import Participation
 from fedspan.data.cells.dialect import KEYS_OF_DIALECT
+from fedspan.data.genotypes.genotype_rows import SCALES
 from fedspan.data.preparation import MISSING
 from fedspan.errors import InputError
+from fedspan.estimators.field.prepare_genotypes import STREAMINGS, GenotypeOptions
 from fedspan.estimators.matching.match_views import MATCHES
 from fedspan.estimators.parameters import Parameter
 from fedspan.jobs._words import SAYS
+from fedspan.jobs.field.genotype_keys import DATA_KINDS
 from fedspan.jobs.model import LEAST, Job, rows_of, schema
 from fedspan.jobs.tasks import TASKS
 from fedspan.privacy.request import RowDP
@@ -57,6 +61,7 @@ _OF_DATA: dict[str, JsonSchema] = {
     "clients": _PLACES,
     "views": _PLACES,
     "held_out": _PLACES,
+    "network": {"anyOf": [_STRINGS, {"type": "object", "additionalProperties": _STRINGS}]},
     "categories": {"anyOf": [_WORDS, {"type": "object", "additionalProperties": _WORDS}]},
     "fill": {"type": "object", "additionalProperties": {"type": "number"}},
     **_READING,
@@ -160,6 +165,8 @@ def _parameter(row: Parameter) -> JsonSchema:
 
 
 def _find_default(row: Parameter) -> dict[str, object]:
+    if isinstance(row.default, float) and not math.isfinite(row.default):  # JSON has no infinity
+        return {}
     return {"default": row.default} if isinstance(row.default, bool | int | float | str) else {}
 
 
@@ -186,6 +193,11 @@ def _plain(hint: Any) -> tuple[type, ...]:
 def _choices(task: str, table: str, key: str) -> list[str]:
     if (table, key) == ("job", "task"):
         return [task]
+    if (table, key) == ("data", "kind"):
+        return list(DATA_KINDS)
+    if table == "genotypes":
+        words = {"prune": PRUNINGS, "scale": SCALES, "differing": DIFFERING, "streaming": STREAMINGS}
+        return list(words.get(key, ()))
     if (table, key) == ("data", "missing"):
         return list(MISSING)
     if (table, key) == ("data", "match"):
@@ -201,7 +213,7 @@ def _default(table: str, key: str) -> bool | int | float | str | None:
     """What holds if the key is left out; None if that is nothing that a file could say."""
     if (table, key) == ("secure", "enabled"):
         return False
-    said_by = {"privacy": RowDP, "secure": Secure}.get(table, Job)
+    said_by = {"privacy": RowDP, "secure": Secure, "genotypes": GenotypeOptions}.get(table, Job)
     given = inspect.signature(said_by).parameters.get(key)
     return given.default if given and isinstance(given.default, bool | int | float | str) else None
 

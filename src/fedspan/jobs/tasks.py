@@ -12,6 +12,7 @@ from fedspan.data.ids_and_labels import find_first_difference
 from fedspan.data.tables import Table
 from fedspan.errors import InputError
 from fedspan.estimators.classifier import FederatedClassifier
+from fedspan.estimators.deep_gcca import DeepFederatedGCCA
 from fedspan.estimators.gcca import FederatedGCCA
 from fedspan.estimators.parameters import parameters_of
 from fedspan.estimators.pca import FederatedPCA
@@ -28,6 +29,7 @@ AnyModel = (
     FederatedPCA
     | FederatedSVD
     | FederatedGCCA
+    | DeepFederatedGCCA
     | PersonalizedPCA
     | FederatedClassifier
     | VerticalFederatedClassifier
@@ -57,6 +59,10 @@ def _open_job_views(job: Job) -> Arguments:
     if job.held_out:
         named["held_out"] = {name: job.open(name, held_out=True) for name in job.held_out}
     return (job.sources(),), named
+
+
+def _open_deep_views(job: Job) -> Arguments:
+    return (job.sources(),), {"match": job.match}
 
 
 def _open_labelled_clients(job: Job) -> Arguments:
@@ -103,7 +109,7 @@ class JobTask:
     """How one task is asked for, opened and watched."""
 
     estimator: type[AnyModel]
-    choice: Literal["solver", "method"]  # the parameter that chooses the algorithm
+    choice: Literal["solver", "method"] | None  # the parameter that chooses the algorithm, if there are several
     watch: Mapping[str, str]  # what the progress line calls which metric
     arguments: Callable[[Job], Arguments] = _open_clients
     over: Literal["clients", "views"] = "clients"  # the key of [data]: who holds what
@@ -132,6 +138,14 @@ TASKS: dict[str, JobTask] = {
         "views",
         protected_by=("secure",),
         sums_by_default=False,
+    ),
+    "deep-gcca": JobTask(
+        DeepFederatedGCCA,
+        None,
+        {"cost": "cost", "correlation": "correlation"},
+        _open_deep_views,
+        "views",
+        protected_by=("secure",),
     ),
     "personalized": JobTask(
         PersonalizedPCA,
@@ -185,12 +199,13 @@ def task_of(model: AnyModel) -> str:
 
 def choices(task: str) -> list[str]:
     """The names of the task's solvers or methods, the default first."""
-    return list(parameters_of(estimator(task))[TASKS[task].choice].choices)
+    choice = TASKS[task].choice
+    return [] if choice is None else list(parameters_of(estimator(task))[choice].choices)
 
 
 def rounds_limit(model: AnyModel) -> int:
     """How many rounds a run can take at most."""
-    if isinstance(model, FederatedClassifier | VerticalFederatedClassifier):
+    if isinstance(model, FederatedClassifier | VerticalFederatedClassifier | DeepFederatedGCCA):
         return int(model.rounds)
     if isinstance(model, PersonalizedPCA):  # whose last round is the one in which components are made
         if model.method != "auto":

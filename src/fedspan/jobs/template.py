@@ -9,8 +9,16 @@ import inspect
 from pathlib import Path
 
 from fedspan.errors import InputError, suggest
+from fedspan.estimators.field.prepare_genotypes import GenotypeOptions
 from fedspan.estimators.parameters import Parameter
 from fedspan.jobs._toml import to_toml
+from fedspan.jobs.field.genotype_keys import (
+    DATA_KINDS,
+    GENOTYPE_KEYS,
+    SAYS_OF_GENOTYPES,
+    TASKS_OF_GENOTYPES,
+    describe_files,
+)
 from fedspan.jobs.model import rows_of
 from fedspan.jobs.schema import BESIDE
 from fedspan.jobs.tasks import TASKS, estimator
@@ -19,6 +27,7 @@ _ABOUT = {
     "pca": "principal components of all clients' rows together",
     "svd": "leading right singular vectors of all clients' rows together (nothing is centered)",
     "gcca": "what views of the same entities, one at each client, have in common",
+    "deep-gcca": "what a network for each view, trained at its client, finds that the views have in common",
     "personalized": "principal components for every client, drawn towards what all clients share",
     "classifier": "a classifier of rows that are spread over clients",
     "vertical-classifier": "a classifier of rows whose features are spread over clients",
@@ -26,6 +35,7 @@ _ABOUT = {
     "vertical-pca": "principal components of one table whose columns are spread over clients",
     "vertical-svd": "singular vectors of one table whose columns are spread over clients (nothing is centered)",
 }
+_SET_BY_GENOTYPES = ("center", "scale")  # parameters that the preparation of genotypes decides
 _FILES = '.csv, .parquet, .feather, .npy, .npz or .svm, beside this file; or a table: { north = "a.csv" }'
 _QUERY = '# Of a database: { clinic = { url = "postgresql://user@host/db", query = "SELECT …" } }, or table = "…"'
 _PREPARED = (
@@ -50,15 +60,19 @@ _PROTECTION = {
 }
 
 
-def write_new(task: str, path: Path | None) -> Path:
-    """Write the job file; one that is there stays as it is."""
+def write_new(task: str, path: Path | None, kind: str = "table") -> Path:
+    """Write the job file; one that is there stays as it is. `kind`: what the clients have."""
     if task not in TASKS:
         raise InputError(f"{task!r} is not a task. {suggest(task, TASKS)}")
+    if kind not in DATA_KINDS:
+        raise InputError(f"--kind must be {' or '.join(DATA_KINDS)}, but is {kind!r}. {suggest(kind, DATA_KINDS)}")
+    if kind == "genotypes" and task not in TASKS_OF_GENOTYPES:
+        raise InputError(f"--kind genotypes is for pca and svd, not for {task!r}.")
     path = path or Path(f"{task}.toml")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(f"#:schema ./{BESIDE}\n" if (path.parent / BESIDE).is_file() else "")
-            file.write(text_for(task, path.name))
+            file.write(text_for(task, path.name, kind))
     except FileExistsError:
         raise InputError(f"{path} already exists; choose another path.") from None
     except OSError as error:
@@ -66,8 +80,9 @@ def write_new(task: str, path: Path | None) -> Path:
     return path
 
 
-def text_for(task: str, name: str) -> str:
+def text_for(task: str, name: str, kind: str = "table") -> str:
     """The text of a new job file."""
+    genotypes = kind == "genotypes"
     longer = "gradients of a row's loss that are longer" if TASKS[task].learns_label else "longer rows"
     return "\n".join(
         [
@@ -76,11 +91,15 @@ def text_for(task: str, name: str) -> str:
             "",
             "[job]",
             f"task = {to_toml(task)}",
-            *(_line(row) for row in rows_of(task).values()),
+            *(_line(row) for name, row in rows_of(task).items() if not (genotypes and name in _SET_BY_GENOTYPES)),
             "",
             "[data]",
-            *_data(task),
-            *(_PROTECTION[kind].format(what=longer) for kind in TASKS[task].protected_by),
+            *(_describe_genotypes() if genotypes else _data(task)),
+            *(
+                _PROTECTION[table].format(what=longer)
+                for table in TASKS[task].protected_by
+                if not (genotypes and table == "privacy")
+            ),
             "",
             "[run]",
             "# checkpoint_every = 1  # rounds",
@@ -103,6 +122,13 @@ def _line(row: Parameter) -> str:
     return line if row.name == "n_components" else f"# {line}"
 
 
+def _describe_genotypes() -> list[str]:
+    """[data] and [genotypes] for files of genotypes."""
+    lines = [describe_files(), 'clients = ["a.bed", "b.pgen"]', 'kind = "genotypes"', "", "[genotypes]"]
+    defaults = vars(GenotypeOptions())
+    return lines + [f"# {key} = {to_toml(defaults[key])}  # {SAYS_OF_GENOTYPES[key]}" for key in GENOTYPE_KEYS]
+
+
 def _data(task: str) -> list[str]:
     what = TASKS[task]
     label = f"the column (of an .npz file: the array) with {what.label_words}"
@@ -115,6 +141,8 @@ def _data(task: str) -> list[str]:
         )
         if what.learns_label:
             label += ", in at least one of the files"
+        elif task == "deep-gcca":
+            lines.append('network = "networks.py:make"  # the function that makes a network; or a table view = name')
         elif task == "gcca":
             lines.append('# held_out = ["a2.csv", "b2.csv"]  # other common rows of each view, for patience')
     else:

@@ -38,6 +38,7 @@ _NO_LENGTH = 1e-150  # of a row: its square is near the smallest numbers
 _NO_DIRECTION = 1e-4  # of a sparse row's distance from the mean, as a part of both lengths
 _FAR_CENTER = 100.0  # how much larger than the variance (c - mean)² may be: two digits
 _SINGLE_RANGE = 1e-30, 1e30  # of mean squares that float32 can hold with room for sums
+FILLED = 0.08  # the share of stored entries from which a Gram matrix of sparse rows is quicker made of dense blocks
 _KEPT_GRAM = 1 << 24  # entries of a Gram matrix that spares reading the rows again: 128 MB
 
 
@@ -70,6 +71,10 @@ class RowKernel(RowBatches):
     @abstractmethod
     def multiply_shifted(self, W: Array, c: Array) -> tuple[Array, Array]:
         """AᵀY (d, k) and Yᵀ1 (k,) for Y = AW - 1cᵀ."""
+
+    @abstractmethod
+    def project(self, W: Array) -> Array:
+        """A W, (n, k)."""
 
 
 @dataclass(frozen=True)
@@ -387,6 +392,8 @@ class Rows:
         if self._at_once:
             center = np.zeros(self.d) if mu is None else mu
             G = (self._keep_pass() if self._keeps else self._pass(center)).gram(center)
+        elif self.sparse and self.A.nnz > FILLED * self.n * self.d:
+            G = self._add_filled(mu)
         elif self.sparse:
             w = np.ones(self.n) if self._plain else self._weights(mu)
             B = self.A if self._plain else sp.diags_array(w).tocsr() @ self.A
@@ -403,6 +410,21 @@ class Rows:
             return G
         G = G / s[:, None]  # one after the other: their product may be too large
         G /= s
+        return G
+
+    def _add_filled(self, mu: Array | None) -> Array:
+        """M of sparse rows by dense blocks."""
+        least, most = _GRAM_BLOCK
+        step = max(1, min(max(self.d**2, least), most) // self.d)
+        w = None if self._plain else self._weights(mu)
+        G, product = np.zeros((self.d, self.d)), np.empty((self.d, self.d))
+        for start in range(0, self.n, step):
+            block = self.A[start : start + step].toarray()
+            if mu is not None:
+                block -= mu
+            if w is not None:
+                block *= w[start : start + step, None]
+            G += np.matmul(block.T, block, out=product)
         return G
 
     def shifted_blocks(self, mu: Array | None, s: Array | None) -> Iterator[Array]:

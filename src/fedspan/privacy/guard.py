@@ -9,6 +9,7 @@ changed since then, it is another release, with fresh noise, and is charged as o
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import numpy as np
 from fedspan._types import Array, Arrays
 from fedspan.errors import PrivacyError
 from fedspan.privacy import noise
+from fedspan.privacy.accountant import epsilon
 from fedspan.privacy.budget import Budget
 from fedspan.privacy.keyring import derive_key
 from fedspan.privacy.plan import Plan
@@ -125,6 +127,13 @@ class Guard:
         if self.budget:
             with suppress(PrivacyError):  # what cannot be freed stays reserved
                 self.budget.settle(self.source.run)
+
+    def charged(self, delta: float) -> float:
+        """The ε of all that was released under the plan so far, for the neighbours that differ by one row."""
+        costs, found = self.plan.costs(), Counter[tuple[float, float]]()
+        for task, sent in self.sent.items():
+            found[costs[task].noise, costs[task].sampled] += len(sent)
+        return epsilon(found, delta)
 
     def snapshot(self) -> Sent:
         return {task: dict(sent) for task, sent in self.sent.items()}

@@ -15,7 +15,7 @@ class RunFacts:
     """What was asked for.
 
     Parameters:
-        task: "pca", "svd", "gcca", "personalized", "classifier", "vertical-classifier", "regressor",
+        task: "pca", "svd", "gcca", "deep-gcca", "personalized", "classifier", "vertical-classifier", "regressor",
             "vertical-pca" or "vertical-svd".
         job_text: The job file, to print at the end of the report; empty if there was none.
         privacy: The differential privacy that was asked for.

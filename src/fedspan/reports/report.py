@@ -16,7 +16,7 @@ from fedspan.reports.disclosure import describe_privacy, describe_solver
 from fedspan.reports.drawing.charts import draw_curve_chart, draw_line_chart
 from fedspan.reports.facts import RunFacts, Scores
 from fedspan.reports.format import accuracy_of, escape, format_bytes, format_count, format_duration, shorten_paths
-from fedspan.reports.gcca_section import GCCA
+from fedspan.reports.gcca_section import DEEP_GCCA, GCCA
 from fedspan.reports.learning_section import CLASSIFIER, VERTICAL
 from fedspan.reports.models.columns_section import COLUMNS_PCA, COLUMNS_SVD
 from fedspan.reports.models.regression_section import REGRESSION, VIEW_REGRESSION
@@ -40,6 +40,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
     "pca": PCA,
     "svd": SVD,
     "gcca": GCCA,
+    "deep-gcca": DEEP_GCCA,
     "personalized": PERSONALIZED,
     "classifier": CLASSIFIER,
     "vertical-classifier": VERTICAL,
@@ -222,7 +223,7 @@ def _render_job(facts: RunFacts, seed: int) -> str:
     return (
         f"<p>Seed {escape(str(seed))}. To repeat the run, save this as job.toml, write the folders of your files where "
         "“…” stands for them, and run <code>fedspan run job.toml</code> with the versions listed in the notes."
-        f"{noise}</p><pre>{escape(text)}</pre>"
+        f'{noise}</p><pre tabindex="0">{escape(text)}</pre>'
     )
 
 

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 NAMES = x509.NameOID
+ADA, BOB = "ada@uni.example.org", "bob@uni.example.org"
 
 
 def _make_key() -> rsa.RSAPrivateKey:

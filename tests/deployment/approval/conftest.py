@@ -11,11 +11,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from certificates import Authority
+from certificates import ADA, BOB, Authority
 
 from fedspan.deployment.loopback_federation import LoopbackFederation
-
-ADA, BOB = "ada@uni.example.org", "bob@uni.example.org"
 
 
 @pytest.fixture(scope="session")

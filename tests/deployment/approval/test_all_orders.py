@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority
+from certificates import ADA, Authority
 from orders import ESTIMATORS, new_run, order_for, order_for_estimator, order_with_noise, write_site, write_tables
 from people_tables import order_for_people, write_people
 
-from conftest import ADA
 from fedspan.deployment.loopback_federation import LoopbackFederation
 from fedspan.deployment.server_job import RunRequest
 

@@ -120,7 +120,8 @@ class AgreeOnVariants(Server[AgreedVariants]):
         told = (yield from complete(Ask("list_variants"))).each
         each = {client: unpack_variants(arrays["variants"]) for client, arrays in told.items()}
         matched = match_variants(each, self.differing, self.autosomes)
-        variants, notes = list(matched.variants), list(matched.notes)
+        variants, notes = list(matched.variants), [f"Left out: {problem}." for problem in matched.problems]
+        notes += matched.notes
         keys, first = digest_keys(variants), counts_first(variants)
         asked = {"keys": keys, "first": first.astype(np.uint8)}
         sums = (yield from complete(Ask("count_alleles", asked, Sum("alleles", "calls")))).total

@@ -52,6 +52,7 @@ class Matched:
 
     variants: tuple[Variant, ...]
     notes: tuple[str, ...]
+    problems: tuple[str, ...] = ()  # what is different, by client, and left out
 
 
 def match_variants(each: Mapping[str, Sequence[Variant]], differing: str, autosomes: bool) -> Matched:
@@ -104,7 +105,6 @@ def match_variants(each: Mapping[str, Sequence[Variant]], differing: str, autoso
             f"The clients' variants differ (compared with client {first!r}): {'. '.join(problems)}. Resolve it in the "
             "files, or leave these variants out with differing='drop'."
         )
-    notes += [f"Left out: {problem}." for problem in problems]
     kept = [places[key] for key in common - bad if "," not in places[key].counted]
     whole = len(kept)
     if autosomes:
@@ -116,7 +116,7 @@ def match_variants(each: Mapping[str, Sequence[Variant]], differing: str, autoso
         )
     sizes = ", ".join(f"{client} {len(variants):,}" for client, variants in each.items())
     notes.append(f"All clients have {len(kept):,} variants in common (of {sizes}).")
-    return Matched(tuple(sorted(kept, key=_place_of)), tuple(notes))
+    return Matched(tuple(sorted(kept, key=_place_of)), tuple(notes), tuple(problems))
 
 
 def _index(variants: Sequence[Variant]) -> tuple[dict[str, Variant], set[str]]:

@@ -43,8 +43,9 @@ Missing = Literal["none", "mask", "drop"]
 
 @dataclass(frozen=True)
 class KeptState(ViewState):
-    """What a client remembers besides: which rows count (drop), and at the end what is its own."""
+    """What a client remembers besides: whom it has, which rows count (drop), and at the end what is its own."""
 
+    present: Array | None = None  # (J,) which entities it has, if some may be missing
     rows: Array | None = None  # the positions of complete rows
     weights: Array | None = None  # (N_i, K) for features as they are, not centred or scaled
     offset: Array | None = None  # (K,)
@@ -84,7 +85,7 @@ class KeptView(ViewClient):
         view, _ = self._open(state)
         check_partial_view(view)
         counts = {"features": np.array(view.N), "rank": np.array(view.rank)}
-        return state, {"D": present.astype(np.int64), **counts}
+        return replace(state, present=present), {"D": present.astype(np.int64), **counts}
 
     @task(releases={"rank": None}, shows="how many of its features are independent among the complete rows")
     def restrict(self, state: KeptState, arrays: Arrays, rng: Streams) -> tuple[KeptState, Arrays]:

@@ -61,6 +61,19 @@ class Problem:
         first = () if self.objective is None else (self.objective,)
         return (*first, *self.constraints)
 
+    @property
+    def limited(self) -> bool:
+        """Whether anything is limited: ‖ω‖² as the objective needs it."""
+        return self.objective is None or bool(self.constraints)
+
+    def check_outputs(self, width: int | None, classes: int, whose: str) -> None:
+        """Refuse outputs that are not as many as the classes, where the objective needs that."""
+        if self.objective is cross_entropy and width is not None and width != classes:
+            raise InputError(
+                f"{whose} puts out {width} numbers for each row, but the labels have {classes} classes. Give its last "
+                f"layer {classes} outputs."
+            )
+
     def options(self) -> ProblemOptions:
         """What `Ssca` is told: which parts make the objective, and which are limited."""
         if self.objective is None and not self.constraints:
@@ -71,26 +84,87 @@ class Problem:
         return {"objective": "loss", "weights": unit[0], "limits": tuple(Limit(0.0, row) for row in unit[1:])}
 
 
+def find_width(module: Module, given: int, whose: str, why: str) -> int | None:
+    """How many numbers a module puts out for each row of `given` numbers; None: it cannot be told.
+
+    A module whose layers do not fit what they are given is refused.
+    """
+    torch = import_torch(_PURPOSE)
+    names = {layer: name for name, layer in module.named_modules()}
+
+    def compare(layer: Module, inputs: tuple[Tensor, ...]) -> None:
+        width, wanted = int(inputs[0].shape[-1]), int(vars(layer)["in_features"])
+        if width != wanted:
+            called = f"Layer {names[layer]!r}" if names[layer] else "The layer"
+            raise InputError(
+                f"{called} of {whose} takes {wanted} numbers, but is given {width}: "
+                f"{why if width == given else 'that is what comes before it'}. Set its in_features to {width}."
+            )
+
+    layers = [layer for layer in names if isinstance(layer, torch.nn.Linear)]
+    hooks = [layer.register_forward_pre_hook(compare) for layer in layers]
+    dtype = next((p.dtype for p in module.parameters()), torch.get_default_dtype())
+    try:
+        with torch.no_grad():
+            outputs = module(torch.zeros((1, given), dtype=dtype))
+    except InputError:
+        raise
+    except (RuntimeError, IndexError, TypeError, ValueError):
+        return None  # it may need other rows than zeros: what is wrong with it will be seen when it learns
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return int(outputs.shape[1]) if outputs.ndim == 2 else None
+
+
+def copy_module(module: object, whose: str) -> Module:
+    """A module of one's own that can be learned by gradients; anything else is refused."""
+    torch = import_torch(_PURPOSE)
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"{whose} must be a torch.nn.Module, but is {type(module).__name__}.")
+    if any(True for _ in module.buffers()):
+        raise InputError(
+            f"{whose} has buffers (batch norm keeps statistics of rows), which are not learned by gradients. Use layer "
+            "norm instead."
+        )
+    return deepcopy(module).eval()
+
+
+def flatten_parameters(module: Module) -> Array:
+    """The parameters of a module as one vector, in its own order."""
+    parts = [p.detach().cpu().numpy().astype(np.float64).ravel() for p in module.parameters()]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def call_module(module: Module, omega: Tensor, X: Tensor) -> Tensor:
+    """What a module puts out for rows, with parameters from a vector."""
+    parameters, at = {}, 0
+    for name, p in module.named_parameters():
+        parameters[name] = omega[at : at + p.numel()].reshape(p.shape)
+        at += p.numel()
+    return import_torch(_PURPOSE).func.functional_call(module, parameters, (X,))
+
+
+def call_part(part: Function, outputs: Tensor, *labels: Tensor) -> Tensor:
+    """The numbers of a function of the problem, one for each row."""
+    numbers = part(outputs, *labels)
+    if tuple(numbers.shape) != (len(outputs),):
+        raise InputError(
+            f"A function of the problem must give a number for each of the {len(outputs)} rows, but gave an array of "
+            f"shape {tuple(numbers.shape)}."
+        )
+    return numbers
+
+
 class TorchModel:
     """A module and its problem. The module itself is left as it is."""
 
     def __init__(self, module: Module, problem: Problem | None = None) -> None:
-        torch = import_torch(_PURPOSE)
-        if not isinstance(module, torch.nn.Module):
-            raise InputError(f"The model must be a torch.nn.Module, but is {type(module).__name__}.")
-        self.module, self.problem = deepcopy(module).eval(), problem or Problem()
-        self.shapes = {name: tuple(p.shape) for name, p in self.module.named_parameters()}
-        if not self.shapes:
+        self.module, self.problem = copy_module(module, "The model"), problem or Problem()
+        self._start = flatten_parameters(self.module)
+        if not len(self._start):
             raise InputError("The model has no parameters, so there is nothing to learn.")
-        if any(True for _ in self.module.buffers()):
-            raise InputError(
-                "The model has buffers (batch norm keeps statistics of rows), which are not learned by gradients. "
-                "Use layer norm instead."
-            )
         self.dtype = next(self.module.parameters()).dtype
-        self._start = np.concatenate(
-            [p.detach().cpu().numpy().astype(np.float64).ravel() for p in self.module.parameters()]
-        )
 
     def __repr__(self) -> str:
         digest = blake2b(self._start.tobytes(), digest_size=8).hexdigest()
@@ -98,53 +172,16 @@ class TorchModel:
 
     def check_widths(self, features: int, classes: int) -> None:
         """Refuse a module whose layers do not fit the columns, or each other, or whose outputs are not the classes."""
-        torch = import_torch(_PURPOSE)
-        names = {layer: name for name, layer in self.module.named_modules()}
-
-        def compare(layer: Module, given: tuple[Tensor, ...]) -> None:
-            width, wanted = int(given[0].shape[-1]), int(vars(layer)["in_features"])
-            if width != wanted:
-                where = f"the tables have {features} columns" if width == features else "that is what comes before it"
-                raise InputError(
-                    f"Layer {names[layer]!r} of the torch model takes {wanted} numbers, but is given {width}: {where}. "
-                    f"Set its in_features to {width}."
-                )
-
-        layers = [layer for layer in names if isinstance(layer, torch.nn.Linear)]
-        hooks = [layer.register_forward_pre_hook(compare) for layer in layers]
-        try:
-            with torch.no_grad():
-                outputs = self.module(torch.zeros((1, features), dtype=self.dtype))
-        except InputError:
-            raise
-        except (RuntimeError, IndexError, TypeError, ValueError):
-            return  # it may need other rows than zeros: what is wrong with it will be seen when it learns
-        finally:
-            for hook in hooks:
-                hook.remove()
-        objective = self.problem.objective is cross_entropy and outputs.ndim == 2
-        if objective and int(outputs.shape[1]) != classes:
-            raise InputError(
-                f"The torch model puts out {int(outputs.shape[1])} numbers for each row, but the labels have {classes} "
-                f"classes. Give its last layer {classes} outputs."
-            )
+        width = find_width(self.module, features, "the torch model", f"the tables have {features} columns")
+        self.problem.check_outputs(width, classes, "The torch model")
 
     def start(self, features: int, rng: np.random.Generator) -> Array:
         """ω¹: the module's own parameters."""
         return self._start.copy()
 
-    def to_parameters(self, omega: Tensor) -> dict[str, Tensor]:
-        """ω as the module's parameters."""
-        out, at = {}, 0
-        for name, shape in self.shapes.items():
-            size = int(np.prod(shape, dtype=np.int64))
-            out[name] = omega[at : at + size].reshape(shape)
-            at += size
-        return out
-
     def call(self, omega: Tensor, X: Tensor) -> Tensor:
         """The module's outputs for rows."""
-        return import_torch(_PURPOSE).func.functional_call(self.module, self.to_parameters(omega), (X,))
+        return call_module(self.module, omega, X)
 
     def proba(self, omega: Array, X: Matrix) -> Array:
         """softmax of the outputs."""
@@ -199,14 +236,7 @@ class TorchRows:
 
     def _totals(self, omega: Tensor, X: Tensor, *labels: Tensor) -> Iterator[Tensor]:
         outputs = self.model.call(omega, X)
-        for part in self.model.problem.parts:
-            numbers = part(outputs, *labels)
-            if tuple(numbers.shape) != (len(X),):
-                raise InputError(
-                    f"A function of the problem must give a number for each of the {len(X)} rows, but gave an array of "
-                    f"shape {tuple(numbers.shape)}."
-                )
-            yield numbers.sum()
+        yield from (call_part(part, outputs, *labels).sum() for part in self.model.problem.parts)
 
     def sums(self, omega: Array, at: Array | slice) -> tuple[Array, Array]:
         """Σ f_g (G,) and Σ ∇f_g (G, d) over the rows `at`."""

@@ -16,6 +16,9 @@ of another: with them, its h_j would be equations for its features. The server d
 is computed by the first client (line 5). With `standardize` every client scales its columns by itself, and the server
 is told the means and deviations of the columns, which are part of the model; and the sum of ‖z‖², for the factor.
 
+Instead of the built-in network there can be any torch modules (views/torch_views.py): h_i any function of ω_i and the
+client's columns, the losses any functions of ω_0 and H. Then ω_0 is flat, and every ω_i one column.
+
 What differs from the paper: ω_i is sent by a message to each client, h_i through the server instead of from client to
 client. A pass over all rows (closing rounds) goes in blocks of rows. Intercepts of the hidden cells stand after the
 last client's weights, and are its own.
@@ -23,19 +26,19 @@ last client's weights, and are its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
 from fedspan._types import Array, Arrays
-from fedspan.algorithms.learning._labelled_rows import check_finite_rows, check_labels
-from fedspan.algorithms.learning._samples import Opening, Sampling, Steps, Sums, mark_finite
-from fedspan.algorithms.learning.constraints.limits import PartSums, sum_parts
+from fedspan.algorithms.learning._samples import DEFAULT_NET, Opening, Sampling, Steps, Sums, mark_finite
+from fedspan.algorithms.learning.constraints.limits import PartSums
 from fedspan.algorithms.learning.scaling import EarlierModel, Scaling, scaling_arrays, sum_columns, sum_squares
 from fedspan.algorithms.learning.sgd import FedSgd
 from fedspan.algorithms.learning.ssca import DOUBLINGS, Ssca
+from fedspan.algorithms.learning.views.view_rows import SwishViewRows, ViewRows
 from fedspan.core.protocol import (
     PUBLIC,
     Ask,
@@ -55,7 +58,7 @@ from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
 from fedspan.errors import InputError
 from fedspan.numerics.operators import HeldMatrix
-from fedspan.numerics.swish import Swish, layer_gradient, losses_and_slopes, multiply, to_floats
+from fedspan.numerics.swish import Swish
 
 _VERTICAL_RHO, _VERTICAL_GAMMA = Steps(0.9, 0.1, hold=800, tail=0.5), Steps(0.5, 0.1, hold=800, tail=0.8)
 _MOST_BLOCKS = 10_000  # of rows in a pass over all of them; how many there are, a site cannot know of a job
@@ -75,7 +78,7 @@ class Block:
 class FeatureClient(Client[Block]):
     """A client that holds some columns of all rows, and their labels.
 
-    `data` is (X_i, y), (X_i, y, weight) or (X_i, y, weight, part, parts), as where clients hold rows.
+    `data` is (X_i, y), (X_i, y, weight), (X_i, y, weight, part, parts), as where clients hold rows, or `ViewRows`.
     """
 
     State = Block
@@ -83,17 +86,17 @@ class FeatureClient(Client[Block]):
 
     def __init__(
         self,
-        data: tuple[Any, ...],
+        data: tuple[Any, ...] | ViewRows,
         hidden: int = 0,
         classes: int = 0,
         intercept: bool = False,
     ) -> None:
-        self.X, self.y, *more = data
-        self.weight: Array | None = more[0] if more else None
-        self.part: Array | None = more[1] if len(more) == 3 else None  # None: all rows are one part
-        self.parts = int(more[2]) if len(more) == 3 else 1
-        self.net = Swish(hidden, classes, intercept)
-        check_labels(self.X.shape[0], len(self.y))
+        if isinstance(data, tuple):
+            X, y, *more = data
+            weight = more[0] if more else None
+            part, parts = more[1:] if len(more) == 3 else (None, 1)  # None: all rows are one part
+            data = SwishViewRows(X, y, weight, part, int(parts), Swish(hidden, classes, intercept))
+        self.rows = data
 
     def init(self) -> Block:
         return Block()
@@ -104,31 +107,24 @@ class FeatureClient(Client[Block]):
     )
     def open(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """N_g, the same at all clients, and P_i."""
-        check_finite_rows(to_floats(self.X))
-        return state, {"n": self._count(slice(None)), "features": np.array(self.X.shape[1])}
+        self.rows.check()
+        return state, {"n": self.rows.count(slice(None)), "features": np.array(self.rows.features)}
 
     @task(releases={"n": None}, shows="how many of the rows that are held out belong to which group or class")
     def count_parts(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Rows by part; from the first client."""
         self.check_batch(arrays["rows"])
-        return state, {"n": self._count(arrays["rows"]) * (state.first == 0)}
+        return state, {"n": self.rows.count(arrays["rows"]) * (state.first == 0)}
 
     def check_batch(self, rows: Array) -> None:
         """Refuse a batch, or rows to hold out, that are fewer than this site sums over; one row counts once."""
         require_rows(self, len(np.unique(rows)))
 
-    def _count(self, rows: Array | slice) -> Array:
-        return np.bincount(self._parts_of(rows), minlength=self.parts)
-
-    def _parts_of(self, rows: Array | slice) -> Array:
-        return np.zeros(len(self.y), dtype=np.int64)[rows] if self.part is None else self.part[rows]
-
-    def _split(self, rows: Array) -> list[Array | slice]:
-        """Where the rows of each part stand in a batch."""
-        if self.part is None:
-            return [slice(None)]
-        part = self._parts_of(rows)
-        return [np.flatnonzero(part == g) for g in range(self.parts)]
+    def recall(self, state: Block, rows: Array) -> ViewRows:
+        """The rows, scaled as this client remembers, once there are enough of them in a batch."""
+        self.check_batch(rows)
+        self.rows.use(state.scaling)
+        return self.rows
 
     @task(releases={}, shows="")
     def take(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
@@ -141,10 +137,11 @@ class FeatureClient(Client[Block]):
     )
     def scale_own_columns(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """μ and σ of its columns (0 if constant), among zeros for all others, and its part of Σ‖z‖²."""
-        scaling = _scale(to_floats(self.X))
-        length2 = float(np.square(scaling.apply(to_floats(self.X)), dtype=np.float64).sum())
+        X = self.rows.take(slice(None))
+        scaling = _scale(X)
+        length2 = float(np.square(scaling.apply(X), dtype=np.float64).sum())
         mean, deviation = np.zeros((2, state.features))
-        own = slice(state.first, state.first + self.X.shape[1])
+        own = slice(state.first, state.first + self.rows.features)
         mean[own], deviation[own] = scaling.mean, scaling.deviation
         return replace(state, scaling=scaling), {"mean": mean, "deviation": deviation, "length2": np.array(length2)}
 
@@ -158,32 +155,18 @@ class FeatureClient(Client[Block]):
     @task(releases={}, shows="")
     def take_scaling(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Remember how all columns are scaled, of which its own are a part."""
-        own = slice(state.first, state.first + self.X.shape[1])
+        own = slice(state.first, state.first + self.rows.features)
         scaling = Scaling(arrays["mean"][own], arrays["slope"][own], float(arrays["bound"]))
         return replace(state, scaling=scaling), {}
-
-    def _take_rows(self, state: Block, rows: Array) -> HeldMatrix:
-        self.check_batch(rows)
-        X = to_floats(self.X[rows])
-        return X if state.scaling is None else state.scaling.apply(X)
 
     @task(releases={"h": None}, shows="for each row of a batch what its features contribute to the hidden cells")
     def forward(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """h_i of the batch: line 4."""
-        X = self._take_rows(state, arrays["rows"])
+        rows = self.recall(state, arrays["rows"])
         with np.errstate(over="ignore", invalid="ignore"):
-            h = np.asarray(multiply(X, _require_weights(state)), dtype=np.float64)
+            h = rows.forward(_require_weights(state), arrays["rows"])
         h = np.nan_to_num(h, nan=1e300, posinf=1e300, neginf=-1e300)  # the head will see that it is too large
         return state, {"h": h}
-
-    def _evaluate(self, arrays: Arrays) -> tuple[Array, ...]:
-        rows, H = arrays["rows"], arrays["H"]
-        self.check_batch(rows)
-        H = H.sum(axis=0) if H.ndim == 3 else H
-        H = H.astype(to_floats(self.X[:1]).dtype, copy=False)  # with float32 columns as fast as where clients hold rows
-        weight = None if self.weight is None else self.weight[rows]
-        with np.errstate(over="ignore", invalid="ignore"):
-            return losses_and_slopes(H, arrays["W0"], self.y[rows], weight)
 
     @task(
         releases={"loss": None, "head": None, "bad": None},
@@ -192,15 +175,13 @@ class FeatureClient(Client[Block]):
     )
     def head(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Σ f and Σ ∇ω_0 over the batch: line 5, (20). The first client computes it, the others add zeros."""
+        rows = self.recall(state, arrays["rows"])
         if state.first > 0:
-            inputs = self.net.hidden + self.net.intercept
-            zeros = {"loss": np.zeros(self.parts), "head": np.zeros((self.parts, inputs, self.net.classes))}
-            return state, mark_finite(**zeros)
-        loss, E, S, _ = self._evaluate(arrays)
-        inside = self._split(arrays["rows"])
-        with np.errstate(over="ignore", invalid="ignore"):
-            head = np.stack([layer_gradient(S[at], E[at], self.net.intercept) for at in inside]).astype(np.float64)
-            return state, mark_finite(loss=np.array([loss[at].sum() for at in inside]), head=head)
+            loss, head = rows.zeros_of_head()
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                loss, head = rows.head(arrays["W0"], _add_up(arrays["H"]), arrays["rows"])
+        return state, mark_finite(loss=loss, head=head)
 
     @task(
         releases={"n": None, "loss": None, "right": None},
@@ -209,31 +190,33 @@ class FeatureClient(Client[Block]):
     )
     def measure_together(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """What the rows that are held out say of the limits; from the first client."""
+        rows = self.recall(state, arrays["rows"])
         with np.errstate(over="ignore", invalid="ignore"):
-            loss, E, _, _ = self._evaluate(arrays)
-        y, rows = self.y[arrays["rows"]], arrays["rows"]
-        rest = E.copy()
-        rest[np.arange(len(y)), y] += 1.0 if self.weight is None else self.weight[rows]  # E is w(Q - 1 at y)
-        found = sum_parts(loss, rest.argmax(axis=1) == y, self._parts_of(rows), self.parts)
+            found = rows.measure(arrays["W0"], _add_up(arrays["H"]), arrays["rows"])
         sent = {name: np.nan_to_num(sums, nan=1e300, posinf=1e300) for name, sums in found.items()}
         return state, {name: sums * (state.first == 0) for name, sums in sent.items()}
 
     @task(releases={"block": None}, shows="the gradient of its own part of the parameters, summed over a batch")
     def backward(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """Σ ∇ω_i over the batch: line 6, (21)."""
-        D = self._evaluate(arrays)[3]
-        X = self._take_rows(state, arrays["rows"])
-        last, D = len(_require_weights(state)) > X.shape[1], D.astype(X.dtype, copy=False)
-        grad = np.stack([layer_gradient(X[at], D[at], last) for at in self._split(arrays["rows"])])
-        return state, {"block": mark_finite(grad=np.asarray(grad, dtype=np.float64))["grad"]}
+        rows, own = self.recall(state, arrays["rows"]), _require_weights(state)
+        with np.errstate(over="ignore", invalid="ignore"):
+            grad = rows.backward(own, arrays["W0"], _add_up(arrays["H"]), arrays["rows"])
+        return state, {"block": mark_finite(grad=grad)["grad"]}
 
     @task(releases={"block": None}, shows="the gradient of its own part of the parameters, summed over a batch")
     def backward_in_place(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """The same among zeros for all other features, so that a sum puts the blocks together."""
         _, reply = self.backward(state, arrays, rng)
-        whole = np.zeros((self.parts, state.features, self.net.hidden))
-        whole[:, state.first : state.first + reply["block"].shape[1]] = reply["block"]
+        block = reply["block"]
+        whole = np.zeros((len(block), state.features, block.shape[2]))
+        whole[:, state.first : state.first + block.shape[1]] = block
         return state, {"block": whole}
+
+
+def _add_up(H: Array) -> Array:
+    """H from every h_i (I, B, J), or H as it is (B, J)."""
+    return np.asarray(H.sum(axis=0)) if H.ndim == 3 else H
 
 
 def _scale(X: HeldMatrix) -> Scaling:
@@ -250,18 +233,33 @@ def _require_weights(state: Block) -> Array:
     return state.omega
 
 
+class ViewModel(Protocol):
+    """What is learned, if it is not the built-in network: a head and a module for each client."""
+
+    def start(self, features: Mapping[str, int]) -> Array:
+        """ω¹, once the clients and their features are known."""
+
+    def split(self, omega: Array) -> tuple[Array, Array]:
+        """ω_0, and all ω_i one after the other in rows, in the order of the clients."""
+
+    def count_weights(self, client: str) -> int:
+        """How many rows ω_i has."""
+
+
 class FeatureBased:
     """How a server of feature-based learning comes to its sums; the fields are those of its subclasses."""
 
     client: ClassVar[type[Client[object]]] = FeatureClient
     family: ClassVar[str] = "vertical"
-    model: Swish
+    model: Swish | ViewModel
     batch: int
     exchange: str
     standardize: bool
     prior: EarlierModel | None
 
     def client_options(self) -> dict[str, float | int | str | bool]:
+        if not isinstance(self.model, Swish):
+            return {}
         more = {"intercept": True} if self.model.intercept else {}
         return {"hidden": self.model.hidden, "classes": self.model.classes, **more}
 
@@ -298,6 +296,8 @@ class FeatureBased:
 
     def replay(self) -> Replay | str:
         """The rows of a batch follow from the seed, H is a sum, ω_i goes to its client only."""
+        if not isinstance(self.model, Swish):
+            return "the sites do not have the model of the job"
         if self.exchange == "each":
             return "with exchange='each' every client's own contribution is passed on, not a sum"
         if self.prior is not None:
@@ -317,7 +317,7 @@ class FeatureBased:
     def opening(self, rng: Streams) -> Round[tuple[Opening, Array]]:
         """N, the features of every client, and ω¹."""
         each = (yield from complete(Ask("open"))).each
-        rows = {client: int(arrays["n"].sum()) for client, arrays in each.items()}
+        rows = {client: self._count_rows(arrays["n"]) for client, arrays in each.items()}
         first, n = next(iter(rows.items()))
         for client, count in rows.items():
             if count != n:
@@ -328,9 +328,26 @@ class FeatureBased:
         features = tuple(int(arrays["features"]) for arrays in each.values())
         opening = Opening(next(iter(each.values()))["n"], tuple(each), features)
         prior = self.prior
-        started = self.model.start(sum(features), rng("start"))
+        started = self._start(opening, rng("start"))
         omega = prior.omega.copy() if prior is not None and len(prior.omega) else started
         return replace(opening, scaling=(yield from self._scale_columns(omega, opening))), omega
+
+    def _start(self, opening: Opening, rng: np.random.Generator) -> Array:
+        if isinstance(self.model, Swish):
+            return self.model.start(sum(opening.features), rng)
+        return self.model.start(dict(zip(opening.clients, opening.features, strict=True)))
+
+    def _count_rows(self, n: Array) -> int:
+        """N from the rows of each part; the functions of a torch model are of all rows each."""
+        return int(n.sum() if isinstance(self.model, Swish) else n.max())
+
+    def _place_weights(self, opening: Opening, rows: int) -> list[tuple[int, int]]:
+        """Which rows of all clients' weights are whose: from where to where."""
+        if isinstance(self.model, Swish):
+            ends = [*np.cumsum(opening.features)[:-1].tolist(), rows]  # the last client has the intercepts, too
+        else:
+            ends = np.cumsum([self.model.count_weights(client) for client in opening.clients]).tolist()
+        return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def _scale_columns(self, omega: Array, opening: Opening) -> Round[Scaling | None]:
         """The scaling of all columns, in the order of the clients; None: there is none."""
@@ -345,16 +362,14 @@ class FeatureBased:
         want = Sum("mean", "deviation", "length2")
         total = (yield from complete(Ask("scale_own_columns", want=want, to=clients))).total
         scaling = Scaling.of(total["mean"][:P], total["deviation"][:P], np.zeros(P))
-        length2 = total["length2"] / float(opening.n.sum())
+        length2 = total["length2"] / float(self._count_rows(opening.n))
         yield from complete(Ask("take_length", {"length2": length2}, to=clients))
         return scaling.with_length(float(length2))
 
     def _tell_weights(self, omega: Array, opening: Opening) -> Round[None]:
-        """ω_i to every client: line 3. The last one has the intercepts, too."""
+        """ω_i to every client: line 3."""
         _, W1 = self.model.split(omega)
-        first = np.cumsum([0, *opening.features])
-        last = [*first[1:-1], len(W1)]
-        for client, start, end in zip(opening.clients, first, last, strict=False):
+        for client, (start, end) in zip(opening.clients, self._place_weights(opening, len(W1)), strict=True):
             told = {"omega": W1[start:end], "first": np.array(start), "features": np.array(len(W1))}
             yield from complete(Ask("take", told, to=(client,)))
 
@@ -364,7 +379,7 @@ class FeatureBased:
 
     def gather(self, omega: Array, opening: Opening, rng: Streams, batch: int | None = None) -> Round[Sums]:
         """Mean loss and gradient of a batch: lines 3 to 6 of Algorithms 3 and 4."""
-        rows, size = _training_rows(opening), self.batch if batch is None else batch
+        rows, size = self._training_rows(opening), self.batch if batch is None else batch
         if size == 0 or size >= len(rows):
             return (yield from self.gather_all(omega, opening))
         drawn = rows[np.sort(rng("batch").choice(len(rows), size, replace=False))]
@@ -372,7 +387,12 @@ class FeatureBased:
 
     def gather_all(self, omega: Array, opening: Opening, gradients: bool = True) -> Round[Sums]:
         """The same over all rows; without gradients, only h_i goes up."""
-        return (yield from self._pass(omega, opening, _split_rows(_training_rows(opening)), gradients))
+        return (yield from self._pass(omega, opening, _split_rows(self._training_rows(opening)), gradients))
+
+    def _training_rows(self, opening: Opening) -> Array:
+        """The numbers of all rows that are not held out."""
+        held, n = opening.held_out, self._count_rows(opening.n)
+        return np.arange(n) if held is None else np.delete(np.arange(n + len(held)), held)
 
     def measure_held_out(self, omega: Array, opening: Opening) -> Round[PartSums]:
         """What the rows that were held out say, by part."""
@@ -406,7 +426,7 @@ class FeatureBased:
                 blocks = [arrays["block"] for arrays in block.each.values()] or [block.total["block"]]
                 pieces = (piece.reshape(parts, -1) for piece in (head["head"], *blocks))
                 grad += np.concatenate([*pieces], axis=1)
-        scale = count * opening.n / max(float(opening.n.sum()), 1.0)  # N_g of a batch, on average
+        scale = count * opening.n / max(float(self._count_rows(opening.n)), 1.0)  # N_g of a batch, on average
         scale = np.where(scale > 0, scale, 1.0)
         return Sums(opening.n, loss / scale, grad / scale[:, None] if gradients else np.zeros((0, 0)), True)
 
@@ -425,13 +445,6 @@ def _split_rows(rows: Array) -> list[Array]:
     return np.array_split(rows, -(-len(rows) // _ROWS_OF_A_PASS)) if len(rows) else []
 
 
-def _training_rows(opening: Opening) -> Array:
-    """The numbers of all rows that are not held out."""
-    held = opening.held_out
-    n = int(opening.n.sum())
-    return np.arange(n) if held is None else np.delete(np.arange(n + len(held)), held)
-
-
 def _check_exchange(exchange: str, clip: float, private: Sampling | None) -> None:
     if exchange not in ("each", "sum"):
         raise InputError(f"exchange must be 'each' (the paper's) or 'sum', but is {exchange!r}.")
@@ -444,6 +457,8 @@ def _check_exchange(exchange: str, clip: float, private: Sampling | None) -> Non
 @dataclass(frozen=True)
 class VerticalSsca(FeatureBased, Ssca):
     """Algorithms 3 and 4, with the paper's settings for batches of 100."""
+
+    model: Swish | ViewModel = DEFAULT_NET  # type: ignore[assignment]
 
     tau: float = 0.2
     rho: Steps = _VERTICAL_RHO
@@ -482,7 +497,7 @@ class VerticalSsca(FeatureBased, Ssca):
         opening, omega = yield from FeatureBased.opening(self, rng)
         if not self.validation:
             return opening, omega
-        n = int(opening.n.sum())
+        n = self._count_rows(opening.n)
         held = np.sort(rng("held out").permutation(n)[: self.held_out_rows(n)])
         yield from self._tell_weights(omega, opening)  # and with them who is the first client
         counts = (yield from complete(Ask("count_parts", {"rows": held}, Sum("n"), opening.clients))).total["n"]
@@ -492,6 +507,8 @@ class VerticalSsca(FeatureBased, Ssca):
 @dataclass(frozen=True)
 class VerticalSgd(FeatureBased, FedSgd):
     """Feature-based SGD ([13] for any number of clients), with momentum or without."""
+
+    model: Swish | ViewModel = DEFAULT_NET  # type: ignore[assignment]
 
     exchange: Literal["each", "sum"] = "sum"
 

@@ -13,7 +13,7 @@ known to all clients; the first one computes them).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from fedspan.algorithms.learning.training_guard import (
     shorten,
 )
 from fedspan.algorithms.learning.vertical import Block, FeatureBased, FeatureClient
+from fedspan.algorithms.learning.views.view_rows import SwishViewRows, ViewRows
 from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Server, Sum, Turn, complete, task
 from fedspan.core.replay import CLOSE, Comparison
 from fedspan.core.rng import Streams
@@ -44,23 +45,32 @@ _MOST_HELD = 5000  # rows that are looked at: they travel as (rows, J)
 class GuardedFeatureClient(FeatureClient):
     """A client that holds some columns of all rows, and can say how a model does on rows that are held out."""
 
+    def __init__(
+        self, data: tuple[Any, ...] | ViewRows, hidden: int = 0, classes: int = 0, intercept: bool = False
+    ) -> None:
+        super().__init__(data, hidden, classes, intercept)
+        if not isinstance(self.rows, SwishViewRows):
+            raise InputError("Held-out rows need the built-in network; use method 'ssca' for torch modules.")
+        self.labelled = self.rows
+
     @task(releases={"held": None, "all": None}, shows="how many rows have which class, and how many of those held out")
     def survey_held_out(self, state: Block, arrays: Arrays, rng: Streams) -> tuple[Block, Arrays]:
         """The weight of each class among the held-out rows, and among all; from the first client."""
-        L = self.net.classes
+        known = self.labelled
+        L = known.net.classes
         self.check_batch(arrays["rows"])
-        w = np.ones(len(self.y)) if self.weight is None else self.weight
+        w = np.ones(known.n) if known.weight is None else known.weight
         held, every = (
-            np.bincount(self.y[at], w[at], minlength=L).astype(np.float64) for at in (arrays["rows"], slice(None))
+            np.bincount(known.y[at], w[at], minlength=L).astype(np.float64) for at in (arrays["rows"], slice(None))
         )
         return state, {"held": held * (state.first == 0), "all": every * (state.first == 0)}
 
     def _compute_outputs(self, arrays: Arrays) -> tuple[Array, Array, Array | None]:
         H = arrays["H"].sum(axis=0) if arrays["H"].ndim == 3 else arrays["H"]
         outputs = multiply(swish(H)[0], arrays["W0"])
-        rows = arrays["rows"]
+        rows, known = arrays["rows"], self.labelled
         self.check_batch(rows)
-        return outputs, self.y[rows], None if self.weight is None else self.weight[rows]
+        return outputs, known.y[rows], None if known.weight is None else known.weight[rows]
 
     @task(
         releases={"losses": None, "wrong": None},

@@ -12,6 +12,7 @@ from fedspan._foreign import printable
 from fedspan.cli.federation.join_commands import joining
 from fedspan.cli.federation.service_commands import services
 from fedspan.cli.site.approval_commands import approvals
+from fedspan.cli.site.page_command import pages
 from fedspan.deployment.kit import check_certificates, check_may_init, init_site, role, server_port
 from fedspan.deployment.local import end_kit, is_listening, start_kit
 from fedspan.deployment.operations.kit_place import check_place
@@ -29,6 +30,7 @@ from fedspan.jobs import Job
 site = typer.Typer(add_completion=False, no_args_is_help=True)  # the list of commands in main.py has its help
 site.add_typer(approvals)
 site.add_typer(joining)
+site.add_typer(pages)
 site.add_typer(services)
 
 
@@ -88,6 +90,9 @@ def write_policy(
         str | None,
         typer.Option(help="Whose jobs may run here, by their names in the certificates; default: anybody's."),
     ] = None,
+    transcript_mb: Annotated[
+        int, typer.Option(min=0, help="Keep so many MB of each run's messages here, for `fedspan audit KIT --run RUN`.")
+    ] = 0,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing policy; default: refuse.")] = False,
 ) -> None:
     """Write the site's policy (local/fedspan.toml): what jobs may do here. Close what a FLARE kit leaves open.
@@ -141,6 +146,7 @@ def write_policy(
         rows=sizes,
         names=names,
         approval=approval,
+        transcript_mb=transcript_mb,
         researchers=_split_words(researchers) if researchers else None,
         **({"algorithms": _split_words(algorithms)} if algorithms else {}),
     )
@@ -283,9 +289,16 @@ def pack_evidence(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's kit.")],
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run, by the beginning of its name.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to write; it must not exist.")],
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The researcher's run folder, if it was handed over: ledger and report are added; default: none.",
+        ),
+    ] = None,
 ) -> None:
     """Write what this site knows of a run into a folder for an auditor: orders, certificates and the book; no data."""
-    for name in collect_evidence(kit, run, out):
+    for name in collect_evidence(kit, run, out, results):
         typer.echo(out / name)
 
 

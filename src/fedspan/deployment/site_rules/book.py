@@ -30,7 +30,7 @@ try:
 except ImportError:  # no lock on such a system: a site runs one job at a time there
     fcntl = None  # type: ignore[assignment]
 
-BookEvent = Literal["asked", "opened", "answered", "refused", "administrator"]
+BookEvent = Literal["asked", "opened", "answered", "refused", "ended", "administrator"]
 FIRST = "0" * 64  # what stands for the line before the first one
 _LAST_LINE_REACH = 1 << 16  # bytes in which the last line is looked for at first
 

@@ -60,6 +60,7 @@ class LearnedValues(TypedDict, total=False):
     mean_: Array
     mean_distance_: float
     means_: Array | list[Array] | None
+    missing_: Array | None
     n_clients_: int
     n_features_: list[int]
     n_features_in_: int

@@ -23,7 +23,7 @@ from fedspan.engines.inprocess import InProcess
 from fedspan.errors import InputError
 from fedspan.estimators._bases.federated_estimator import ClientData, FederatedEstimator
 from fedspan.estimators.launch import secure_from
-from fedspan.estimators.matching.new_rows import keep_column_names, open_new_rows
+from fedspan.estimators.matching.new_rows import NewRows, keep_column_names, open_new_rows, open_rows_with_gaps
 from fedspan.estimators.parameters import is_whole
 
 OF_VIEWS = ("view_names_", "column_names_", "n_features_", "n_samples_", "n_views_")  # what all of them learn
@@ -40,41 +40,44 @@ class ViewEstimator(FederatedEstimator):
         """Keep what each view's columns are called, because new tables are matched by it; None: they have no names."""
         self.column_names_ = keep_column_names(sources)
 
-    def _mean_over_views(self, views: ClientData, ids: object = None) -> Array:
-        """The mean of what the views say of the same entities; a view may be None."""
-        given = self._match_views(views)
-        there = {name: given[name] for name in self.view_names_ if given[name] is not None}
-        if not there:
+    def _mean_over_views(self, opened: Mapping[str, NewRows]) -> Array:
+        """The mean of what these views say of the same entities."""
+        if not opened:
             raise InputError("At least one view must be given, but all are None.")
-        if self._may_lack_entities() and ids is None:
-            parts = [self._say_or_skip(self.view_names_.index(name), source) for name, source in there.items()]
-        else:
-            opened = self._open_rows(there, None if ids is None else gather_ids(ids, given))
-            said = (self._say_of(self.view_names_.index(name), view) for name, view in opened.items())
-            parts = [np.asarray(part, dtype=np.float64) for part in said]
-        if len({len(part) for part in parts}) > 1:
-            counts = ", ".join(str(len(part)) for part in parts)
-            raise InputError(f"All views must have the same entities, but they have {counts} rows.")
-        total, count = np.zeros(parts[0].shape), np.zeros((len(parts[0]), 1))
-        for part in parts:
-            said_of = ~np.isnan(part).any(axis=1, keepdims=True)
-            total, count = total + np.where(said_of, part, 0.0), count + said_of
+        total, count = _add_parts(self._say_each(opened))
         return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
+    def _say_each(self, opened: Mapping[str, NewRows]) -> list[Array]:
+        """What each of these views says, with rows of NaN for entities that it lacks."""
+        parts = []
+        for name, new in opened.items():
+            rows = np.flatnonzero(new.present)
+            some = new.view if new.present.all() else new.view._replace(X=select_rows(new.view.X, rows))
+            said = np.asarray(self._say_of(self.view_names_.index(name), some), dtype=np.float64)
+            part = np.full((len(new.present), said.shape[1]), np.nan)
+            part[rows] = said
+            parts.append(part)
+        return parts
+
     def _may_lack_entities(self) -> bool:
-        """Whether a view may lack entities: their rows are NaN, and it says nothing of them."""
+        """Whether a view may lack entities: their rows are NaN, or their ids are not among the view's."""
         return False
 
-    def _say_or_skip(self, at: int, source: object) -> Array:
-        """What a view says, with rows of NaN for entities that it lacks."""
-        name = self.view_names_[at]
-        view = open_view(source, gaps=True)
-        X = match_columns(view.X, view.names, self.column_names_[at], name)
-        present = find_present(Entities(X))
-        said = np.asarray(self._say_of(at, select_rows(X, np.flatnonzero(present))), dtype=np.float64)
-        out = np.full((len(present), said.shape[1]), np.nan)
-        out[present] = said
-        return out
+    def _open_given(self, views: ClientData, ids: object) -> dict[str, NewRows]:
+        """The rows of the views that are given (not None), all in one order, and which entities each view has."""
+        given = self._match_views(views)
+        there = {name: source for name, source in given.items() if source is not None}
+        own_ids = None if ids is None else gather_ids(ids, given)
+        columns = dict(zip(self.view_names_, self.column_names_, strict=True))
+        if self._may_lack_entities():
+            opened = open_rows_with_gaps(there, own_ids, columns)
+        else:
+            whole = open_new_rows(there, own_ids, columns)
+            opened = {name: NewRows(view, np.ones(view.X.shape[0], dtype=bool)) for name, view in whole.items()}
+        if len({len(new.present) for new in opened.values()}) > 1:
+            counts = ", ".join(str(len(new.present)) for new in opened.values())
+            raise InputError(f"All views must have the same entities, but they have {counts} rows.")
+        return opened
 
     def _match_views(self, views: ClientData) -> Mapping[str, object]:
         """The views by name, which must be those that the model was fitted on; a view may be None."""
@@ -91,18 +94,21 @@ class ViewEstimator(FederatedEstimator):
         """W and c of a view whose part of a sum over the views is X W - c, as `_say` of linear models has it."""
         raise NotImplementedError
 
-    def _sum_over_views(self, given: Mapping[str, object]) -> Array:
-        """What the views say of the same entities, summed as in a federation: by secure sums if the fit has them."""
-        data = {}
-        for at, name in enumerate(self.view_names_):
-            if given[name] is not None:
-                data[name] = WeightedView(self._open_own(at, given[name]), *self._find_weights(at))
-        result = run(SumViews(), InProcess(data), rounds=0, seed=0, secure=secure_from(self.secure))
-        return np.asarray(result.state.T, dtype=np.float64)
+    def _sum_over_views(self, opened: Mapping[str, NewRows]) -> tuple[Array, Array]:
+        """What the views say of the same entities, summed as in a federation: by secure sums if the fit has them.
 
-    def _open_rows(self, views: Mapping[str, object], ids: Mapping[str, Any] | None) -> dict[str, OpenView]:
-        """New rows of some views, with the columns of the fit."""
-        return open_new_rows(views, ids, dict(zip(self.view_names_, self.column_names_, strict=True)))
+        And of how many views each row is the sum, (n, 1).
+        """
+        data, partial = {}, self._may_lack_entities()
+        for at, name in enumerate(self.view_names_):
+            if name in opened:
+                new = opened[name]
+                X = self._open_own(at, new.view, new.present)
+                data[name] = WeightedView(X, *self._find_weights(at), new.present if partial else None)
+        result = run(SumViews(partial), InProcess(data), rounds=0, seed=0, secure=secure_from(self.secure))
+        T, D = np.asarray(result.state.T, dtype=np.float64), result.state.D
+        count = np.full(len(T), len(data)) if D is None else D
+        return T, np.asarray(count, dtype=np.float64)[:, None]
 
     def _find_view(self, view: int | str) -> int:
         """The number of a view that is named or numbered."""
@@ -119,17 +125,28 @@ class ViewEstimator(FederatedEstimator):
         """What a view says of the entities in a table, if that is one of the view's."""
         return self._say(at, self._open_own(at, source))
 
-    def _open_own(self, at: int, source: object) -> Any:
-        """The rows of a table, if that is one of the view's."""
+    def _open_own(self, at: int, source: object, present: Array | None = None) -> Any:
+        """The rows of a table, if that is one of the view's; only those of entities that are present must be finite."""
         name = self.view_names_[at]
-        X = (source if isinstance(source, OpenView) else self._open_rows({name: source}, None)[name]).X
+        columns = {name: self.column_names_[at]}
+        X = (source if isinstance(source, OpenView) else open_new_rows({name: source}, None, columns)[name]).X
         if X.shape[1] != self.n_features_[at]:
             raise InputError(f"View {name!r} has {self.n_features_[at]} features, but the table has {X.shape[1]}.")
-        if not np.isfinite(X.data if sp.issparse(X) else np.asarray(X, dtype=np.float64)).all():
+        known = X if present is None or present.all() else select_rows(X, np.flatnonzero(present))
+        if not np.isfinite(known.data if sp.issparse(known) else np.asarray(known, dtype=np.float64)).all():
             raise InputError(
                 f"View {name!r} contains NaN or infinity; impute the values, or give None for the whole view."
             )
         return X
+
+
+def _add_parts(parts: list[Array]) -> tuple[Array, Array]:
+    """The sum of what views say, and of how many of them each row is the sum."""
+    total, count = np.zeros(parts[0].shape), np.zeros((len(parts[0]), 1))
+    for part in parts:
+        said_of = ~np.isnan(part).any(axis=1, keepdims=True)
+        total, count = total + np.where(said_of, part, 0.0), count + said_of
+    return total, count
 
 
 def prepare_view(view: ViewSource, secret: str, *, gaps: bool = False, present: object = None) -> object:

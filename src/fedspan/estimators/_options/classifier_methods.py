@@ -27,6 +27,7 @@ from fedspan.algorithms.learning import EarlierModel
 from fedspan.algorithms.learning.count_samples import CountSamples
 from fedspan.algorithms.learning.scaling import LENGTH2, Scaling
 from fedspan.algorithms.learning.torch import TorchModel
+from fedspan.algorithms.learning.views.torch_views import TorchViews
 from fedspan.algorithms.spectral.private_bounds import Bounds
 from fedspan.core.ledger import Counted, Ledger, Note
 from fedspan.core.participation import Participation
@@ -153,6 +154,7 @@ class ViewClassifierParameters(LossParameters):
         ),
     )
     class_weight: str | Mapping[Any, float] | None = field(default=None, metadata=_ABOUT_CLASS_WEIGHT)
+    model: object = field(default=None, metadata=about("Torch modules in place of the built-in network.", in_job=False))
     exchange: str = field(
         default="sum",
         metadata=about(
@@ -228,7 +230,7 @@ class PrivateMethod:
 def choose_method(
     asked: LossParameters,
     known: Mapping[str, Server[Any]],
-    network: Swish | TorchModel,
+    network: Swish | TorchModel | TorchViews,
     limits: Sequence[NamedLimit] = (),
     extras: Mapping[str, object] | None = None,
     prior: EarlierModel | None = None,
@@ -239,9 +241,11 @@ def choose_method(
 ) -> ChosenMethod:
     """The method with all its options; what it cannot do is refused. `extras` are options of one kind of client."""
     name, why = asked.method, "as requested"
+    limited = bool(limits) or asked.cost_limit is not None
     if name == "auto":
-        limited = bool(limits) or asked.cost_limit is not None
-        name, why = name_method(limited, private, isinstance(network, TorchModel), strict)
+        name, why = name_method(
+            bool(limits) or asked.cost_limit is not None, private, not isinstance(network, Swish), strict
+        )
     elif strict and name != "ssca":
         raise InputError(f"strict=True is for methods 'auto' and 'ssca', but method is {name!r}; leave strict out.")
     method = known[name] if isinstance(name, str) else name
@@ -255,10 +259,11 @@ def choose_method(
             "hidden to 1 or more."
         )
     limits = list(limits)
-    if (limits or asked.cost_limit is not None) and isinstance(method, VerticalSsca) and isinstance(asked.method, str):
+    stated = None if isinstance(network, Swish) or not network.problem.limited else network.problem.options()
+    if (limited or stated) and isinstance(method, VerticalSsca) and isinstance(asked.method, str):
         usual = Ssca()  # the paper's steps for features are for batches that do not grow
         method = replace(method, rho=usual.rho, gamma=usual.gamma, tau=usual.tau)
-    if isinstance(network, TorchModel) and any(not limit.on_cost for limit in limits):
+    if not isinstance(network, Swish) and any(not limit.on_cost for limit in limits):
         raise InputError("limits on groups are for the built-in network; write them into the torch model's Problem.")
     options: dict[str, object] = {
         "model": network,
@@ -281,13 +286,12 @@ def choose_method(
         limits.append(NamedLimit(Limit(float(asked.cost_limit)), f"cost ≤ {asked.cost_limit:g}", on_cost=True))
     if any(limit.on_cost for limit in limits):
         options["objective"] = "norm"
-    if isinstance(network, TorchModel) and (network.problem.constraints or network.problem.objective is None):
+    if stated is not None:
         if limits:
             raise InputError(
                 "The limits must be in one place, but there is a cost_limit and a Problem with limits; write all of "
                 "them into the Problem."
             )
-        stated = network.problem.options()
         options |= stated
         limits = [NamedLimit(limit, f"constraint {m + 1} ≤ 0") for m, limit in enumerate(stated["limits"])]
     if limits:

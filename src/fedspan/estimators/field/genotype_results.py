@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from fedspan.errors import InputError
 from fedspan.estimators._bases.fitted_pca import FittedPCA
 from fedspan.estimators.field.prepare_genotypes import PreparedGenotypes
 
+LOADINGS = "model.eigenvec.allele"  # in the folder of a run
 _HEAD = ("#CHROM", "POS", "ID", "REF", "ALT", "A1", "A1_FREQ")
 _MARK = "##fedspan-scale="
 _LENGTHS = "##fedspan-singular-values="
@@ -100,18 +102,22 @@ def compute_scores(model: FittedPCA, genotypes: PreparedGenotypes) -> dict[str, 
     return {name: (source.rows.project(W) - mean @ W) / lengths for name, source in genotypes.items()}
 
 
+def write_eigenvec(path: str | os.PathLike[str], samples: Sequence[tuple[str, str]], scores: Array) -> None:
+    """Write the scores of samples as plink does. The file is private to whoever writes it."""
+    lines = ["\t".join(["#FID", "IID", *(f"PC{j + 1}" for j in range(scores.shape[1]))])]
+    for (family, individual), row in zip(samples, scores, strict=True):
+        lines.append("\t".join([family, individual, *(f"{value:.9g}" for value in row)]))
+    write_whole(path, "\n".join(lines) + "\n")
+
+
 def write_scores(folder: str | os.PathLike[str], model: FittedPCA, genotypes: PreparedGenotypes) -> list[Path]:
     """Write NAME.eigenvec for each site, and model.eigenval. A site's file is private to whoever writes it."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, scores in compute_scores(model, genotypes).items():
-        head = ["#FID", "IID", *(f"PC{j + 1}" for j in range(scores.shape[1]))]
-        lines = ["\t".join(head)]
-        for (family, individual), row in zip(genotypes[name].samples, scores, strict=True):
-            lines.append("\t".join([family, individual, *(f"{value:.9g}" for value in row)]))
         path = folder / f"{name}.eigenvec"
-        write_whole(path, "\n".join(lines) + "\n")
+        write_eigenvec(path, genotypes[name].samples, scores)
         written.append(path)
     values = np.asarray(model.singular_values_, dtype=float) ** 2 / len(genotypes.variants)
     write_whole(folder / "model.eigenval", "".join(f"{value:.9g}\n" for value in values), public=True)

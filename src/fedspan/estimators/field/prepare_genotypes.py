@@ -24,6 +24,7 @@ from fedspan.estimators.launch import make_engine
 from fedspan.estimators.parameters import is_number, is_whole
 from fedspan.secure.masking import Secure
 
+STREAMINGS = ("auto", "yes", "no")
 _HELD_GENOTYPES = 1 << 31  # genotypes (bytes) of all clients together that are kept in memory if streaming is "auto"
 
 
@@ -64,7 +65,7 @@ class GenotypeOptions:
             "prune": (self.prune, PRUNINGS),
             "scale": (self.scale, SCALES),
             "differing": (self.differing, DIFFERING),
-            "streaming": (self.streaming, ("auto", "yes", "no")),
+            "streaming": (self.streaming, STREAMINGS),
         }
         for name, (word, known) in words.items():
             if word not in known:

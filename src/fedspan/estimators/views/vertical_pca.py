@@ -249,18 +249,20 @@ class VerticalPCA(ViewEstimator, ColumnsParameters):
                 f"{self.tol:g} can tell, so any mixture of them would do as well. Use fewer components, or more."
             )
 
-    def transform(self, views: ClientData) -> Array:
-        """The scores of new rows, (n, k): a sum over the clients of what their columns add. All views are needed."""
+    def transform(self, views: ClientData, ids: object = None) -> Array:
+        """The scores of new rows, (n, k): a sum over the clients of what their columns add. All views are needed.
+
+        With `ids`, as in `fit`, the rows of all views are taken in the order of the first one's.
+        """
         check_is_fitted(self)
         if not self.components_:
             raise InputError(
                 "The loadings stayed at the sites of the federation, so new rows can be transformed only there."
             )
-        given = self._match_views(views)
-        missing = [name for name, source in given.items() if source is None]
+        missing = [name for name, source in self._match_views(views).items() if source is None]
         if missing:
             raise InputError(f"The scores are a sum over all views, but view {missing[0]!r} is missing.")
-        return self._sum_over_views(given)
+        return self._sum_over_views(self._open_given(views, ids))[0]
 
     def _find_weights(self, at: int) -> tuple[Array, Array]:
         W = (self.components_[at] / self.scales_[at]).T

@@ -213,9 +213,12 @@ class VerticalFederatedRegressor(RegressorMixin, FederatedEstimator, ViewRegress
         eta = sum((np.asarray(X @ beta, dtype=np.float64) for X, beta in pieces), np.array(self.intercept_))
         return np.exp(eta) if self.loss == "poisson" else np.asarray(eta)
 
-    def score(self, views: ClientData, y: object, sample_weight: object = None) -> float:
-        """R², the share of the targets' variance that is explained; for counts D², that of their deviance."""
-        predicted = self.predict(views)
+    def score(self, views: ClientData, y: object, sample_weight: object = None, ids: object = None) -> float:
+        """R², the share of the targets' variance that is explained; for counts D², that of their deviance.
+
+        With `ids`, as in `predict`, targets and weights are those of the first view's rows.
+        """
+        predicted = self.predict(views, ids)
         if self.loss == "poisson":
             return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=1))
         return float(r2_score(y, predicted, sample_weight=sample_weight))

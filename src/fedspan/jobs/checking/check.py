@@ -11,6 +11,7 @@ from fedspan.data.clients import name_clients
 from fedspan.data.preparation import PLAIN, Preparation
 from fedspan.errors import FedspanError
 from fedspan.jobs._data_section import write_preparation
+from fedspan.jobs.checking.check_genotypes import check_genotype_files
 from fedspan.jobs.checking.check_result import CheckFinding, CheckResult
 from fedspan.jobs.checking.compare_tables import TableComparison
 from fedspan.jobs.checking.table_profile import TableProfile, profile_table
@@ -47,6 +48,8 @@ def check(job_or_clients: Job | str | os.PathLike[str] | Mapping[str, object] | 
 
 def check_job(job: Job, beside: Path | None = None) -> CheckResult:
     """The check of a job. `beside`: paths below this folder are written relative to it."""
+    if job.genotypes is not None:
+        return check_genotype_files(job, job.genotypes)
     views, secure = TASKS[job.task].over == "views", bool(job.secure.get("enabled"))
     tables = {name: profile_table(name, source) for name, source in job.places().items()}
     compared = TableComparison(tables, job.preparation, views, bool(job.privacy), secure)

@@ -21,6 +21,7 @@ _LEARNS = {
     "pca": "the principal components of all sites' rows together",
     "svd": "the singular vectors of all sites' rows together",
     "gcca": "what the sites' views of the same entities have in common",
+    "deep-gcca": "what networks, one at each site, find that the sites' views have in common",
     "personalized": "principal components for each site, drawn towards each other",
     "classifier": "a classifier of rows",
     "vertical-classifier": "a classifier of entities whose columns are at different sites",

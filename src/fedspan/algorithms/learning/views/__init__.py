@@ -1,0 +1,1 @@
+"""What a view of the rows computes of a model: with the built-in network, or with torch modules."""

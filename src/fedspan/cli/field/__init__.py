@@ -1,0 +1,1 @@
+"""Commands for data of the field: genotypes."""

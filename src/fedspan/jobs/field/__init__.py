@@ -1,0 +1,1 @@
+"""What job files say of data of genomics."""
