@@ -136,7 +136,7 @@ def krylov(session: Any, made: LocalFederation, clients: dict[str, np.ndarray]) 
             secrets.token_hex(16), "FederatedPCA", KRYLOV, table={"name": "table4"}, secure={"enabled": secure}
         )  # fmt: skip
         begun = time.perf_counter()
-        job = flare_admin.submit(session, [order], made.sites)
+        job = flare_admin.submit(session, made.researcher, [order], made.sites)
         ended(session, job, made)
         place = made.folder / order.run
         place.mkdir()
@@ -180,7 +180,7 @@ def many(folder: Path, sites: int, write: bool) -> None:
         print(f"{sites} sites are connected after {connected:.0f} s", flush=True)
         with flare_admin.connect(made.researcher) as session:
             begun = time.perf_counter()
-            job = flare_admin.submit(session, [order], made.sites)
+            job = flare_admin.submit(session, made.researcher, [order], made.sites)
             memory = ended(session, job, made)
             place = made.folder / order.run
             place.mkdir()
