@@ -34,7 +34,14 @@ VERTICAL = frozenset({"ColumnsKrylov", "MaxVarKrylov", "MaxVarDavidson", "KeptMa
 _NEIGHBOURS = 5
 _ENTITIES_TRIED = 2000  # looked at, at most
 # What answers combine columns, and under which name; with "_on_grid", too: the same in whole steps.
-_PRODUCTS_SENT = {"fit_view": "Y", "fit_located": "Y", "multiply_entities": "Y", "start": "M", "train": "M"}
+_PRODUCTS_SENT = {
+    "fit_view": "Y",
+    "fit_view_twice": "Y",
+    "fit_located": "Y",
+    "multiply_entities": "Y",
+    "start": "M",
+    "train": "M",
+}
 _CLOSING = {"keep_loadings": "Z", "keep_weights": "G", "solve": "G", "train": "G"}
 
 
