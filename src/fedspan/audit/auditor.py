@@ -15,7 +15,8 @@ from fedspan.algorithms.agree_columns import AgreeOnColumns
 from fedspan.audit._replay import find_kind, rebuild_algorithm, rebuild_channel
 from fedspan.audit.attacks import error
 from fedspan.audit.audit_page import render_audit
-from fedspan.audit.entity_attacks import VERTICAL, attack_entities
+from fedspan.audit.embedding_attacks import attack_embeddings
+from fedspan.audit.entity_attacks import VERTICAL, attack_entities, read_view_tables
 from fedspan.audit.evidence import ATTACKED, Evidence, choose_milestones
 from fedspan.audit.findings import AuditResult, Released
 from fedspan.audit.protected import describe_protection
@@ -92,6 +93,13 @@ def examine_run(folder: RunFolder, job: Job, most: int) -> AuditResult:
         result.notes += describe_protection(facts, job, ledger, talks, tasks)
         if kind is not None and kind.__name__ in VERTICAL:
             result.notes += attack_entities(job, talks, _read_view_counts(folder, job), secure=facts.secure)
+        if kind is not None and kind.family == "vertical":
+            result.notes += _attack_embeddings(job, talks)
+        return result
+    if kind is not None and kind.family == "vertical":
+        talks = list(transcript.talks(channel))
+        hear_talks(result, iter(talks), "")
+        result.notes += _attack_embeddings(job, talks)
         return result
     if kind is not None and kind.__name__ in VERTICAL:
         talks = list(transcript.talks(channel))
@@ -114,6 +122,14 @@ def _read_view_counts(folder: RunFolder, job: Job) -> Array | None:
         return None
     model = estimator(job.task).load(folder.model)
     return model.view_counts_ if isinstance(model, FederatedGCCA) else None
+
+
+def _attack_embeddings(job: Job, talks: Sequence[Talk]) -> list[str]:
+    """What the server of vertical learning can work out about the features of rows."""
+    tables, _, problem = read_view_tables(job)
+    if problem:
+        return [f"What the server knows of rows could not be measured, because tables cannot be read here. ({problem})"]
+    return attack_embeddings(talks, tables)
 
 
 def _explain_no_attack(ledger: Ledger, job: Job, solver: str) -> str:

@@ -61,6 +61,7 @@ class SiteTable:
     rows: int = 0  # what others are told, if anything: a public figure, which nobody compares with the data
     min_rows: int = 1  # a job over fewer rows is refused
     min_rows_per_class: int = 1
+    complete_rows: bool = False  # only rows without a gap in any open column are used, whichever columns a job names
     min_common: int = 10  # rows are matched by their ids only if at least so many entities are common
     max_ids: int = 1_000_000  # and only in sets of at most this size
     pad_ids: int = 0  # of so many ids others are to see at least, whatever the table has
@@ -90,7 +91,7 @@ class SiteTable:
             self._check_role("label", wanted.label, self.label, optional=alone and not wanted.label_everywhere)
         if self.columns is None:
             return self._choose_all(wanted)
-        features = [name for name in self.columns if name not in (self.id, self.label, self.target)]
+        features = self.find_features()
         chosen = features if wanted.columns is None or alone else list(wanted.columns)
         chosen = [name for name in chosen if name not in (self.id, self.label, self.target)]
         for name in chosen:
@@ -106,6 +107,10 @@ class SiteTable:
             missing=wanted.missing,
             fill=wanted.fill,
         )
+
+    def find_features(self) -> list[str]:
+        """The open columns that are features."""
+        return [name for name in self.columns or () if name not in (self.id, self.label, self.target)]
 
     def _choose_all(self, wanted: Preparation) -> Preparation:
         """All columns, because they have no names by which some could be chosen."""
@@ -500,6 +505,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("categories", "units", "kinds"), dict),
     **dict.fromkeys(("features", "rows", "min_rows", "min_rows_per_class"), int),
     **dict.fromkeys(("min_common", "max_ids", "pad_ids"), int),
+    "complete_rows": bool,
 }
 
 

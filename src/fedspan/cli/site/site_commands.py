@@ -10,10 +10,12 @@ import typer
 
 from fedspan._foreign import printable
 from fedspan.cli.federation.join_commands import joining
+from fedspan.cli.federation.service_commands import services
 from fedspan.cli.site.approval_commands import approvals
 from fedspan.cli.site.page_command import pages
 from fedspan.deployment.kit import check_certificates, check_may_init, init_site, role, server_port
 from fedspan.deployment.local import end_kit, is_listening, start_kit
+from fedspan.deployment.operations.kit_place import check_place
 from fedspan.deployment.policy import Policy, read_secret_file
 from fedspan.deployment.site_budget import describe_budget, grant_budget, settle_run
 from fedspan.deployment.site_evidence import collect_evidence, describe_book, verify_book
@@ -29,6 +31,7 @@ site = typer.Typer(add_completion=False, no_args_is_help=True)  # the list of co
 site.add_typer(approvals)
 site.add_typer(joining)
 site.add_typer(pages)
+site.add_typer(services)
 
 
 @site.command("init")
@@ -321,6 +324,9 @@ def pause_site(
 @site.command("start")
 def start_site(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The kit of a site, or of the server.")],
+    moved: Annotated[
+        bool, typer.Option("--moved", help="The kit was moved here, and runs nowhere else; default: refuse a copy.")
+    ] = False,
 ) -> None:
     """Run the process of a site or of the server until it is stopped (by Ctrl-C or a service manager)."""
     check_certificates(kit)
@@ -329,6 +335,7 @@ def start_site(
     elif is_listening(server_port(kit)):
         port = server_port(kit)
         raise InputError(f"Port {port} is in use on this machine; stop what listens there, or choose another port.")
+    check_place(kit, moved=moved)
     log = kit / "fedspan.log"
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager's stop is a Ctrl-C
     process = start_kit(kit, log)
