@@ -34,6 +34,7 @@ PLOTS = {  # at least; what a reader of that report must find
     "pca": ["Explained variance of each component", "First two components", "Loadings of all features"],
     "svd": ["Share of the sum of squares", "First two components"],
     "gcca": ["KKT violation, by round", "by bytes sent", "Cost, by round", "First two common components"],
+    "deep-gcca": ["Cost, by round", "First two common components"],
     "personalized": ["Map of the clients", "Distance of each client", "Reconstruction error on held-out rows"],
     "classifier": ["Cost (mean loss", "by bytes sent", "value minus bound", "multiplier, by round"],
     "vertical-classifier": ["Cost (mean loss", "by bytes sent"],
