@@ -297,5 +297,5 @@ def test_contracts_are_typed_not_guessed(module: str) -> None:
 def test_exceptions_stay_exceptions() -> None:
     """`Any` and `# fmt: skip` are for what cannot be said otherwise; raise a bound only with a reason."""
     text = "".join(path.read_text(encoding="utf-8") for path in MODULES.values())
-    assert len(re.findall(r"\bAny\b", text)) <= 280
+    assert len(re.findall(r"\bAny\b", text)) <= 290  # 280 before h5py, zarr and Dask, which have no types
     assert text.count("fmt: skip") <= 10

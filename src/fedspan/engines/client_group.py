@@ -179,14 +179,18 @@ class GroupedSession:
         )
         return SessionSnapshot(hub, {name: site for one in saved for name, site in one.sites.items()})
 
+    def ask_to_restore(self, at: int, saved: SessionSnapshot, after: int) -> bytes:
+        """The question that gives a group what its clients remembered."""
+        hub = HubSnapshot(
+            {name: memory for name, memory in saved.hub.down.items() if self.group_of[name] == at},
+            {name: memory for name, memory in saved.hub.up.items() if self.group_of[name] == at},
+        )
+        sites = {name: site for name, site in saved.sites.items() if self.group_of[name] == at}
+        return encode_tree({"what": "restore", "saved": SessionSnapshot(hub, sites), "after": after})
+
     def restore(self, saved: SessionSnapshot, after: int) -> None:
         for at, link in enumerate(self.links):
-            hub = HubSnapshot(
-                {name: memory for name, memory in saved.hub.down.items() if self.group_of[name] == at},
-                {name: memory for name, memory in saved.hub.up.items() if self.group_of[name] == at},
-            )
-            sites = {name: site for name, site in saved.sites.items() if self.group_of[name] == at}
-            link.send(encode_tree({"what": "restore", "saved": SessionSnapshot(hub, sites), "after": after}))
+            link.send(self.ask_to_restore(at, saved, after))
         self._receive(range(len(self.links)))
 
     def close(self) -> None:
