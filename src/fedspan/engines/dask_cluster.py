@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from distributed import ActorFuture, Client
 
 _MOST_TRIES = 3  # workers on which a group is made, one after the other, if they are lost
-_FOREIGN = b"!"  # begins the answer that is an error which is not ours
+_NOT_OURS = b"!"  # begins the answer that is an error which is not ours
 
 
 class Dask:
@@ -143,7 +143,7 @@ class DaskGroup:
         try:
             return self.group.handle(blob)
         except Exception as error:
-            return _FOREIGN + f"{type(error).__name__}: {error}".encode()
+            return _NOT_OURS + f"{type(error).__name__}: {error}".encode()
 
     def close(self) -> None:
         """Let the clients go."""
@@ -180,7 +180,7 @@ class _DaskLink:
                 break
             except (OSError, RuntimeError, ValueError) as error:
                 self._make_again(error)
-        if answer.startswith(_FOREIGN):
+        if answer.startswith(_NOT_OURS):
             raise RuntimeError(answer[1:].decode())
         self.asked.append(self.pending)
         return answer
