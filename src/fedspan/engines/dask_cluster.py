@@ -128,7 +128,6 @@ class _Recipe:
         """The group, here."""
         engine = InProcess(self.data, threads=1, max_open=self.max_open)
         session = LocalSession(engine, self.server, self.channel, self.seed, self.protection, self.threshold)
-        session.blocks = {}  # it is asked block by block
         return ClientGroup(session, self.blocks)
 
 
