@@ -115,6 +115,7 @@ def test_a_folder_can_be_taken_in_at_a_glance() -> None:
                 "fedspan.deployment.flare",
                 "fedspan.deployment.flare_admin",
                 "fedspan.deployment.operations.flare_server",
+                "fedspan.deployment.operations.warm_launcher",
                 "fedspan.deployment.approval.gate",
                 "fedspan.deployment.approval.scheduler",
             },

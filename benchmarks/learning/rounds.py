@@ -1,6 +1,6 @@
 """Rounds until a test accuracy is reached: auto beside FedAvg, SGD with momentum, SCAFFOLD, FedAdam with the best step.
 
-    python benchmarks/learning/rounds.py --data mnist --out rounds.jsonl --seeds 200
+    python benchmarks/learning/rounds.py --data mnist --out rounds.jsonl --seeds 700 701 702 703 704
     python benchmarks/learning/rounds.py --table rounds.jsonl
 
 Ten clients, ten local steps of 100 rows (E=10, B=100), 128 hidden cells, pixels divided by 255. "iid": rows dealt at
@@ -28,7 +28,7 @@ from fedspan.engines import InProcess
 from fedspan.numerics.swish import Swish, to_floats
 
 SHARED = Path(os.environ.get("FEDSPAN_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
-FASHION = Path("/usr/share/dataset-fashion-mnist")
+FASHION = Path(os.environ.get("FEDSPAN_FASHION", "/usr/share/datasets/fashion-mnist"))
 NET = Swish(128, 10, intercept=True, length2=100.0)
 GRID = (0.03, 0.1, 0.3, 1.0)
 TARGETS = {"mnist": (0.93, 0.96), "fashion": (0.80, 0.85)}
@@ -97,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", choices=["mnist", "fashion"], default="mnist")
     parser.add_argument("--forms", nargs="+", default=["iid", "shards"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[200])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[700, 701, 702, 703, 704])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--methods", nargs="+")
     parser.add_argument("--out", type=Path, default=Path("rounds.jsonl"))

@@ -159,6 +159,7 @@ def test_the_choices_of_a_task_are_those_of_its_estimator() -> None:
         "pca": ["auto", *spectral_solvers.SOLVERS],
         "svd": ["auto", *spectral_solvers.SOLVERS],
         "gcca": ["auto", *maxvar_solvers.MAXVAR_SOLVERS],
+        "deep-gcca": [],
         "personalized": [*personalized_methods.METHODS],
         "classifier": [*classifier_methods.ROW_METHODS],
         "vertical-classifier": [*classifier_methods.VIEW_METHODS],

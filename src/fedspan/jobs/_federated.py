@@ -73,6 +73,7 @@ def run_on_federation(
         try:
             submission.persist(kit, keep_going)
         except FedspanError as error:
+            submission.diary.add(Note(f"ended: {error}"))
             if new and isinstance(error, InputError) and not submission.resumable:
                 folder.undo()
                 raise

@@ -52,7 +52,14 @@ from fedspan.algorithms.learning._samples import (
     Sampling,
     mark_finite,
 )
-from fedspan.algorithms.learning.held_out import Evaluation, count_held_out, deal_rows, measure_outputs, temper_rows
+from fedspan.algorithms.learning.held_out import (
+    Evaluation,
+    count_held_out,
+    deal_rows,
+    measure_outputs,
+    tell_site,
+    temper_rows,
+)
 from fedspan.algorithms.learning.newton import LinearClient, LinearState, LogisticNewton, Standard, to_columns
 from fedspan.algorithms.learning.scaling import EarlierModel, RowsMemory, Scaling, find_factor
 from fedspan.algorithms.learning.training_guard import (
@@ -240,8 +247,9 @@ class LocalSscaClient(SampleClient):
         outputs, y, weight = self._compute_outputs(state, arrays["omega"])
         if "beside" in arrays:
             outputs = self._add_beside(outputs, arrays["beside"])
-        alone = self._measure_alone(state, y, weight, rng)
-        return state, {**measure_outputs(outputs, y, weight), "held_weight": self._weigh_held(), "alone": alone}
+        alone, found = self._measure_alone(state, y, weight, rng), measure_outputs(outputs, y, weight)
+        tell_site(found, alone)
+        return state, {**found, "held_weight": self._weigh_held(), "alone": alone}
 
     def _measure_alone(self, state: RowsMemory, y: Array, weight: Array | None, rng: Streams) -> Array:
         """How many held-out rows a linear model of this client's other rows gets right, and Σ of its losses."""
