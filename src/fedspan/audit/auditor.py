@@ -98,7 +98,7 @@ def examine_run(folder: RunFolder, job: Job, most: int) -> AuditResult:
         return result
     if kind is not None and kind.family == "vertical":
         talks = list(transcript.talks(channel))
-        _hear_talks(result, iter(talks), "")
+        hear_talks(result, iter(talks), "")
         result.notes += _attack_embeddings(job, talks)
         return result
     if kind is not None and kind.__name__ in VERTICAL:
