@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedspan.estimators.classifier import FederatedClassifier
     from fedspan.estimators.deep_gcca import DeepFederatedGCCA
     from fedspan.estimators.field.genotype_results import read_loadings, write_loadings, write_scores
+    from fedspan.estimators.field.prepare_cells import prepare_cells, write_cells
     from fedspan.estimators.field.prepare_genotypes import prepare_genotypes
     from fedspan.estimators.gcca import FederatedGCCA
     from fedspan.estimators.matching.match_entities import match_entities
@@ -78,11 +79,13 @@ __all__ = [
     "jobs",
     "match_entities",
     "prepare",
+    "prepare_cells",
     "prepare_genotypes",
     "protocol",
     "read_loadings",
     "run",
     "score_clients",
+    "write_cells",
     "write_loadings",
     "write_scores",
 ]
@@ -111,7 +114,9 @@ _LATER = {
     "check": "jobs.checking.check",
     "match_entities": "estimators.matching.match_entities",
     "prepare": "estimators.prepare",
+    "prepare_cells": "estimators.field.prepare_cells",
     "prepare_genotypes": "estimators.field.prepare_genotypes",
+    "write_cells": "estimators.field.prepare_cells",
     "read_loadings": "estimators.field.genotype_results",
     "write_loadings": "estimators.field.genotype_results",
     "write_scores": "estimators.field.genotype_results",

@@ -190,7 +190,7 @@ def test_a_missing_client_leaves_its_group_out_and_catches_up(monkeypatch: pytes
     def draw_fate(self: Any, client: str, message: Any) -> tuple[bool, bool]:
         return (True, True) if message.task.startswith("@") else lost.get((client, message.round), (True, True))
 
-    monkeypatch.setattr(inprocess._Session, "_draw_fate", draw_fate)
+    monkeypatch.setattr(inprocess.LocalSession, "_draw_fate", draw_fate)
     secure = Secure(verified=True, groups=2)
     engine = InProcess(row.clients(), threads=1)
     result = run(row.server, engine, rounds=5, seed=0, secure=secure, min_clients=2, retries=1)

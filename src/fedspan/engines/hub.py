@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -73,11 +73,34 @@ class Hub:
             self.up[client].restore(received)
 
 
-class Collector:
-    """Folds replies, which must come in the order of client ids (so that sums repeat to the bit), into `Replies`."""
+_MOST_PARTS = 64
 
-    def __init__(self, ask: Ask, cohort: tuple[str, ...]) -> None:
-        self.ask, self.cohort = ask, cohort
+
+def find_blocks(clients: Sequence[str]) -> dict[str, int]:
+    """The block of each client: sums over more than 64 clients are added up in blocks of neighbours, then over blocks.
+
+    Blocks depend on nothing but the list of clients, so that sums are the same to the bit whoever computes them.
+    """
+    size = -(-len(clients) // _MOST_PARTS)
+    return {client: place // size for place, client in enumerate(clients)}
+
+
+class Collector:
+    """Folds replies, which must come in the order of client ids (so that sums repeat to the bit), into `Replies`.
+
+    With `blocks`, each client's reply is added to the sum of its block, and that to the sum of all; with `apart`, the
+    sums of the blocks stay apart in `parts`, each with the first of its clients.
+    """
+
+    def __init__(
+        self, ask: Ask, cohort: tuple[str, ...], blocks: Mapping[str, int] | None = None, *, apart: bool = False
+    ) -> None:
+        self.ask, self.cohort, self.apart = ask, cohort, apart
+        self.blocks = blocks if apart or (blocks is not None and len(blocks) > _MOST_PARTS) else None
+        self.parts: list[tuple[str, Arrays]] = []
+        self.first = ""
+        self.part: dict[str, Array] = {}
+        self.block = -1
         self.each: dict[str, Arrays] = {}
         self.total: dict[str, Array] = {}
         self.missing: list[str] = []
@@ -90,29 +113,52 @@ class Collector:
             if failure:
                 self.failures[client] = failure
         elif isinstance(self.ask.want, Sum):
-            self._add_to_sums(client, arrays, self.ask.want.names)
+            self._add_to_sums(client, arrays, self.ask.want)
         else:
             self.each[client] = self.ask.want.unpack(arrays) if isinstance(self.ask.want, PackedParts) else arrays
 
-    def _add_to_sums(self, client: str, arrays: Arrays, names: tuple[str, ...]) -> None:
-        if isinstance(self.ask.want, PackedSum):
-            arrays = self.ask.want.unpack(arrays)
+    def add_part(self, client: str, part: Arrays) -> None:
+        """The sum over a block of clients, of which that is the first; blocks must come in their order."""
+        if part:
+            self._add(self.total, client, part, tuple(part))
+
+    def _add_to_sums(self, client: str, arrays: Arrays, want: Sum) -> None:
+        if isinstance(want, PackedSum):
+            arrays = want.unpack(arrays)
+        if self.blocks is None:
+            self._add(self.total, client, arrays, want.names)
+            return
+        if self.blocks[client] != self.block:
+            self.close_block()
+            self.block, self.first = self.blocks[client], client
+        self._add(self.part, client, arrays, want.names)
+
+    def close_block(self) -> None:
+        """The sum over a block is complete."""
+        part, self.part = self.part, {}
+        if self.apart and part:
+            self.parts.append((self.first, part))
+        else:
+            self.add_part(self.first, part)
+
+    def _add(self, total: dict[str, Array], client: str, arrays: Arrays, names: tuple[str, ...]) -> None:
         for name in names:
             if name not in arrays:
                 raise ProtocolError(f"The reply of client {client!r} to {self.ask.task!r} does not contain {name!r}.")
-            if name not in self.total:
+            if name not in total:
                 stays = arrays[name].dtype.kind == "f" or arrays[name].dtype == np.uint64  # masked: modulo 2^64
                 wide = arrays[name].dtype if stays else np.int64  # small integers would wrap
-                self.total[name] = np.array(arrays[name], dtype=wide)
-            elif self.total[name].shape != arrays[name].shape:
+                total[name] = np.array(arrays[name], dtype=wide)
+            elif total[name].shape != arrays[name].shape:
                 raise ProtocolError(
                     f"{name!r} of client {client!r} has shape {arrays[name].shape}, but that of the clients before it "
-                    f"has shape {self.total[name].shape}. Check that all clients have the same features."
+                    f"has shape {total[name].shape}. Check that all clients have the same features."
                 )
-            elif self.total[name].dtype != arrays[name].dtype:
-                self.total[name] = self.total[name] + arrays[name]
+            elif total[name].dtype != arrays[name].dtype:
+                total[name] = total[name] + arrays[name]
             else:
-                self.total[name] += arrays[name]
+                total[name] += arrays[name]
 
     def replies(self) -> Replies:
+        self.close_block()
         return Replies(self.cohort, tuple(self.missing), self.each, self.total, self.failures)

@@ -27,7 +27,9 @@ from fedspan.core.rng import rng_for
 from fedspan.core.run import Session
 from fedspan.core.snapshot import SessionSnapshot
 from fedspan.data.clients import blame_client, name_clients
-from fedspan.engines.hub import Collector, Hub
+from fedspan.engines.client_group import ClientGroup, GroupedSession, share_clients
+from fedspan.engines.forked import ForkedGroup, can_fork
+from fedspan.engines.hub import Collector, Hub, find_blocks
 from fedspan.engines.site import Site, explain
 from fedspan.engines.transcript import Transcript
 from fedspan.errors import InputError, PrivacyError
@@ -40,6 +42,8 @@ from fedspan.secure.opening import RunOpening, digest_opening
 from fedspan.secure.session import SecureSession, check_channel, find_threshold
 from fedspan.secure.verified_session import VerifiedSession
 from fedspan.secure.witness import AskedHere, Witness
+
+_MANY_CLIENTS = 512  # from which several processes are worth their start
 
 
 def count_cores() -> int:
@@ -75,6 +79,8 @@ class InProcess:
     An entry that is callable is called to open the data, each time that the client is opened. `max_open` bounds how
     many clients are open at once. `wire=True` sends every message through its bytes (slower, the same result).
     `transcript` is a folder in which every message is kept as it was on the wire: it holds what the clients released.
+    `processes`: fork that many, each with its share of the clients, for many clients or slow ones; "auto" takes one for
+    each core from 512 clients on. The result and the bytes are the same to the bit.
     """
 
     def __init__(
@@ -86,6 +92,7 @@ class InProcess:
         faults: Faults | None = None,
         wire: bool = False,
         transcript: str | os.PathLike[str] | None = None,
+        processes: int | str = 1,
     ) -> None:
         self.data = dict(sorted(name_clients(clients).items()))
         self.clients: Sequence[str] = tuple(self.data)
@@ -93,17 +100,52 @@ class InProcess:
         self.max_open, self.faults, self.wire, self.transcript = max_open, faults, wire, transcript
         if self.threads < 1 or max_open < 1:
             raise InputError(f"threads and max_open must be at least 1, but are {threads!r} and {max_open!r}.")
+        self.processes = self._count_processes(processes)
+
+    def _count_processes(self, asked: int | str) -> int:
+        if asked == "auto":
+            alone = len(self.data) < _MANY_CLIENTS or not can_fork() or self.faults or self.transcript is not None
+            return 1 if alone else count_cores()
+        if isinstance(asked, str) or asked < 1:
+            raise InputError(f"processes must be an integer, 1 or more, or 'auto', but is {asked!r}.")
+        if asked > 1 and (self.faults or self.transcript is not None):
+            raise InputError("processes cannot be combined with faults or transcript; leave one of them out.")
+        if asked > 1 and not can_fork():
+            raise InputError("This system cannot fork processes; leave processes out, or use engines.Dask.")
+        return min(asked, len(self.data))
+
+    def _open(
+        self,
+        server: AnyServer,
+        channel: Channel,
+        seed: int,
+        protection: Protection | None,
+        threshold: int | None = None,
+    ) -> Session:
+        """A session in this process, or in several. With noise it is this one, which keeps account of budgets."""
+        if self.processes == 1 or (protection is not None and protection.plan is not None):
+            return LocalSession(self, server, channel, seed, protection, threshold)
+        blocks, groups = find_blocks(self.clients), list[ForkedGroup]()
+        shares = share_clients(self.clients, self.processes, blocks)
+        for names in shares:
+            own = InProcess(
+                {name: self.data[name] for name in names}, threads=1, max_open=self.max_open, wire=self.wire
+            )
+            session = LocalSession(own, server, channel, seed, protection, threshold)
+            group = ClientGroup(session, {name: blocks[name] for name in names})
+            groups.append(ForkedGroup(group.handle, group.close, groups))
+        return GroupedSession(groups, shares, blocks)
 
     def start(self, server: AnyServer, channel: Channel, seed: int, protection: Protection | None = None) -> Session:
         if protection is None or protection.secure is None:
-            return _Session(self, server, channel, seed, protection)
+            return self._open(server, channel, seed, protection)
         public = [name for name, task in tasks_of(server.client).items() if task.public]
         if protection.secure.is_verified(server, len(self.data), protection.min_clients):
             opening = _open_verified(server, channel, seed, protection, self.clients)
-            inner = _Session(self, server, channel, seed, protection, opening=opening)
-            return VerifiedSession(inner, opening.groups, public, protection.retries)
+            verified = LocalSession(self, server, channel, seed, protection, opening=opening)
+            return VerifiedSession(verified, opening.groups, public, protection.retries)
         t = find_threshold(protection.secure, channel, len(self.data), protection.min_clients)
-        inner = _Session(self, server, channel, seed, protection, t)
+        inner = self._open(server, channel, seed, protection, t)
         return SecureSession(inner, t, protection.min_clients or len(self.data), public, protection.retries)
 
 
@@ -125,7 +167,7 @@ def _open_verified(
     return RunOpening(server, seed, protection.rounds, groups, digest, protection.plan)
 
 
-class _Session:
+class LocalSession:
     def __init__(
         self,
         engine: InProcess,
@@ -141,6 +183,7 @@ class _Session:
         self.engine, self.kind, self.channel = engine, server.client, channel
         self.seed, self.threshold = seed, threshold
         self.hub = Hub(channel, seed)
+        self.blocks = find_blocks(engine.clients)
         self.options = server.client_options()
         plan = protection.plan if protection else None
         if plan:
@@ -182,7 +225,13 @@ class _Session:
             guard.settle()
 
     def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]:
-        collector, answers = Collector(ask, cohort), []
+        collector = Collector(ask, cohort, self.blocks)
+        event = self.collect(collector, round, exchange)
+        return collector.replies(), event
+
+    def collect(self, collector: Collector, round: int, exchange: int) -> Exchange:
+        """Ask the cohort of a collector, which folds the replies."""
+        ask, cohort, answers = collector.ask, collector.cohort, list[_Answer]()
         messages = self.hub.address(ask, cohort, round, exchange)
         workers = min(self.engine.threads, len(cohort))
         share = min(self.most, max(1, self.engine.threads // max(workers, 1)))  # never more than the user allows BLAS
@@ -191,7 +240,7 @@ class _Session:
                 collector.add(answer.client, answer.arrays, answer.failure)
                 answers.append(answer._replace(arrays=None))
         self.tiny = sum(a.seconds for a in answers) < 3e-4 * len(answers)  # changes who computes, not what
-        event = Exchange(
+        return Exchange(
             round,
             exchange,
             ask.task,
@@ -202,7 +251,6 @@ class _Session:
             missing=tuple(collector.missing),
             failures=collector.failures,
         )
-        return collector.replies(), event
 
     def _ask_all(self, messages: Iterator[tuple[str, wire.Message]], count: int) -> Iterator[_Answer]:
         """The answers in the order of the messages; pieces run ahead in the pool, but not far ahead (memory)."""

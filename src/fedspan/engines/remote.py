@@ -24,7 +24,7 @@ from fedspan.core.protocol import AnyServer, Ask, Parts, Replies, Sum, tasks_of
 from fedspan.core.run import RefusedExchange, Session
 from fedspan.core.snapshot import SessionSnapshot
 from fedspan.data.remote_tables import RemoteTable
-from fedspan.engines.hub import Collector, Hub
+from fedspan.engines.hub import Collector, Hub, find_blocks
 from fedspan.engines.site import explain
 from fedspan.engines.start import StartMessage, TableRequest
 from fedspan.engines.transport import Transport, read_answer
@@ -178,7 +178,7 @@ class RemoteSession:
                 raise RefusedExchange(reply.wrong, replace(event, missing=silent))
         if isinstance(ask.want, Sum):
             replies = _check_same_layout(replies, ask.want.names)
-        collector = Collector(ask, cohort)
+        collector = Collector(ask, cohort, find_blocks(self.engine.clients))
         for client, reply in replies.items():
             collector.add(client, reply.arrays, reply.failure)
         return collector.replies(), replace(event, missing=tuple(collector.missing), failures=collector.failures)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fedspan.algorithms.agree_columns import AgreeOnColumns
+from fedspan.algorithms.field.agree_genes import AgreeOnGenes
 from fedspan.algorithms.field.agree_variants import AgreeOnVariants
 from fedspan.algorithms.registry import ALGORITHMS
 from fedspan.algorithms.spectral.parallel_analysis import ParallelAnalysis
@@ -58,7 +59,7 @@ def describe_task(started: Started | None, task: str) -> str:
 
 def _find_declared(started: Started | None, task: str) -> Task | None:
     """The task as the client that ran declares it, or as what came before does."""
-    before = (AgreeOnColumns, ParallelAnalysis, AgreeOnVariants)
+    before = (AgreeOnColumns, ParallelAnalysis, AgreeOnVariants, AgreeOnGenes)
     declared = {name: found for kind in before for name, found in tasks_of(kind.client).items()}
     if started is not None and started.algorithm in ALGORITHMS:
         declared |= tasks_of(ALGORITHMS[started.algorithm].client)
