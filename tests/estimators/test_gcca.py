@@ -352,3 +352,26 @@ def test_an_engine_and_a_callback() -> None:
     assert told[0].estimate.shape == (150, 2)
     assert {"cost", "kkt"} <= set(told[0].metrics)
     assert model.history_[-1]["cost"] == pytest.approx(model.cost_, rel=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"solver": "altmaxvar"}, {"solver": "davidson"}, {"secure": True}])
+def test_agreement_is_listed_in_the_order_of_the_views(options: dict[str, Any]) -> None:
+    """Clients answer in the order of their names, and views may be given in another one."""
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(200, 1))
+    noise = {"zebra": 0.05, "mole": 1.0, "ant": 3.0}  # the first agrees best
+    views = {
+        name: np.hstack([hidden + size * rng.normal(size=(200, 1)), rng.normal(size=(200, 2))])
+        for name, size in noise.items()
+    }
+    gcca = FederatedGCCA(1, random_state=0, **options).fit(views)
+    assert gcca.view_names_ == [*noise]
+    for at, name in enumerate(noise):
+        said = gcca.transform_view(name, views[name])[:, 0]
+        assert gcca.correlations_[at, 0] == pytest.approx(np.corrcoef(said, gcca.common_[:, 0])[0, 1], abs=1e-6)
+    assert (np.diff(gcca.correlations_[:, 0]) < -0.01).all()
+    G = gcca.common_ - gcca.common_.mean(axis=0)
+    for at, X in enumerate(views.values()):
+        B = X - X.mean(axis=0)
+        share = np.sum((B.T @ G) ** 2) / np.sum(G**2) / np.sum(B**2)
+        assert gcca.explained_variance_ratio_[at] == pytest.approx(share, abs=1e-6)

@@ -25,6 +25,8 @@ ALGORITHMS = [
     ("altmaxvar", False),
     ("personal auto", False),
     ("vertical ssca", True),
+    ("kept maxvar", "verified"),
+    ("columns krylov", True),
 ]
 ESTIMATORS = ["pca", "gcca", "classifier", "vertical-pca", "deep-gcca"]
 PCA = {"n_components": 2, "solver": "ssi", "tol": 0.0, "max_rounds": 10, "random_state": 4}

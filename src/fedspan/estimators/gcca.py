@@ -259,8 +259,9 @@ class FederatedGCCA(ViewEstimator, MaxVarParameters):
         else:
             self._take_home([states.get(name) for name in names], rank)
         if answer.Q or not self.weights_:
-            self.correlations_ = np.array([c[:rank] for c in answer.correlations.values()])
-            self.explained_variance_ratio_ = np.array([*answer.explained.values()])
+            told = names if answer.Q else [*answer.correlations]  # the answer has them in the order of the names
+            self.correlations_ = np.array([answer.correlations[name][:rank] for name in told])
+            self.explained_variance_ratio_ = np.array([answer.explained[name] for name in told])
         roots = result.state.moments.scale if isinstance(result.state, KrylovState) else np.zeros(0)
         if len(roots):
             self.view_counts_ = np.where(np.isfinite(roots), np.rint(np.where(np.isfinite(roots), roots, 0.0) ** 2), 0)
