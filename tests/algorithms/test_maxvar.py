@@ -317,7 +317,8 @@ def test_rows_held_out_stop_the_run_and_the_best_is_kept() -> None:
         (MaxVarKrylov, {"width": "auto", "local_rank": True}, "local_rank must be None or a whole number"),
         (MaxVarKrylov, {"local_rank": 10}, "local_rank needs the wide form"),
         (MaxVarDavidson, {"local_rank": 10}, "local_rank needs the wide form"),
-        (KeptMaxVar, {"width": "auto", "local_rank": 10}, "local_rank is for MaxVarKrylov"),
+        (KeptMaxVar, {"width": "auto", "local_rank": 10}, "width and local_rank are for MaxVarKrylov"),
+        (KeptMaxVar, {"width": "auto"}, "width and local_rank are for MaxVarKrylov"),
     ],
 )
 def test_a_second_operator_where_there_is_none(kind: Any, options: dict[str, Any], message: str) -> None:

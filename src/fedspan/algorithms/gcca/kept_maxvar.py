@@ -247,8 +247,10 @@ class KeptMaxVar(MaxVarKrylov):
     def __post_init__(self) -> None:
         if self.patience:
             raise InputError("patience looks at what single views say of rows held out. Leave it out.")
-        if self.local_rank is not None:
-            raise InputError("local_rank is for MaxVarKrylov, whose weights do not stay at the clients. Leave it out.")
+        if self.width is not None or self.local_rank is not None:
+            raise InputError(
+                "width and local_rank are for MaxVarKrylov, whose weights do not stay at the clients. Leave them out."
+            )
 
     @property
     def product_task(self) -> str:
