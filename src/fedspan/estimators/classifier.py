@@ -310,7 +310,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         """Keep what Newton's method found, and warn of what it could not."""
         state, found = result.state, infer(method, result.state)
         self.labels_, self.coef_, self.covariance_ = labels, found.estimate.ravel(), found.covariance
-        self.scaling_, self.evaluation_, self.verified_, self.limits_ = None, None, {}, []
+        self.scaling_, self.evaluation_, self.client_accuracy_, self.verified_, self.limits_ = None, None, None, {}, []
         if state.infinite:
             warn_of_fit(
                 "Some coefficients have no finite optimum, because the columns separate the classes. They and their "
