@@ -173,7 +173,10 @@ def section(bench: Benchmark, result: Result) -> Iterator[str]:
     seeds = _spans(result["seeds"])
     file = f"results/{bench.name}.{result['size']}"
     yield f"{result['size'].capitalize()}; {setting}; seeds {seeds}; {result['seconds']:.0f} s on {result['date']};"
-    yield from (f"[all of it]({file}.json).", "", f"![{bench.title}]({file}.svg)")
+    again = "".join(
+        f" Measured again since, without the published methods: {each}." for each in result.get("again", [])
+    )
+    yield from (f"[all of it]({file}.json).{again}", "", f"![{bench.title}]({file}.svg)")
     against_peers = bench.name.split("/")[0] == PEERS
     heads = ("peer", "ours / peer") if against_peers else ("printed, or compared with", "within")
     yield from ("", f"| | {heads[0]} | ours | {heads[1]} | mark |", "|---|--:|--:|--:|---|")

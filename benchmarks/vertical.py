@@ -16,6 +16,7 @@ import argparse
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,23 @@ from sklearn.neighbors import KNeighborsClassifier
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fedspan import FederatedGCCA, Secure, VerticalPCA
-from fedspan.algorithms import ColumnsKrylov, KeptMaxVar, MaxVarKrylov, StudyViews
+from fedspan.algorithms import (
+    ColumnsKrylov,
+    DeepMaxVar,
+    KeptMaxVar,
+    MaxVarKrylov,
+    StudyViews,
+    VerticalGuarded,
+    VerticalLinear,
+    VerticalSsca,
+)
+from fedspan.algorithms.gcca.deep import DeepView
+from fedspan.algorithms.gcca.sum_views import SumViews, WeightedView
 from fedspan.core.protocol import tasks_of
 from fedspan.core.run import run
 from fedspan.engines import InProcess
+from fedspan.estimators._options.maxvar_solvers import quantize_both_links
+from fedspan.numerics.swish import Swish as SwishNetwork
 from page import put
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -177,8 +191,17 @@ def gaps() -> list[str]:
     return table([*head, "R², nothing missing", "mask", "complete rows", "imputed means"], rows)
 
 
+def make_small_network(k: int) -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, k))
+
+
 def costs() -> list[str]:
-    """What every task of a vertical run shows, in its own words, and what it cost on one table."""
+    """What every task of a vertical run shows, in its own words, and what it cost on one table.
+
+    Deep GCCA under secure sums sends float32, because masks need exact sums.
+    """
     rng = np.random.default_rng(100)
     hidden = rng.normal(size=(500, 3))
     views = {name: hidden @ rng.normal(size=(3, 20)) + rng.normal(size=(500, 20)) for name in ("a", "b", "c", "d")}
@@ -191,14 +214,46 @@ def costs() -> list[str]:
         "GCCA, missing='mask'": (KeptMaxVar(k=3, missing="mask", last=50), holes),
         "its ridge and K, both auto": (StudyViews(k=6, ridges=(1e-3, 0.1, 0.3, 1.0, 3.0, 10.0), shuffles=19), views),
     }
+    weights = {name: rng.normal(size=(20, 3)) for name in views}
+    labelled = {name: (X, (hidden[:, 0] > 0).astype(np.int64)) for name, X in views.items()}
+    network = SwishNetwork(hidden=8, classes=2)
+    runs |= {
+        "new rows (transform)": (
+            SumViews(),
+            {name: WeightedView(X, weights[name], np.zeros(3)) for name, X in views.items()},
+        ),
+        "new rows, some missing": (
+            SumViews(partial=True),
+            {
+                name: WeightedView(np.nan_to_num(X), weights[name], np.zeros(3), ~np.isnan(X[:, 0]))
+                for name, X in holes.items()
+            },
+        ),
+        "deep GCCA, 3 bits, 50 rounds": (
+            DeepMaxVar(k=3),
+            {name: DeepView(X, partial(make_small_network, 3)) for name, X in views.items()},
+        ),
+        "vertical classifier, sums": (VerticalGuarded(network, batch=100, rounds=50), labelled),
+        "vertical classifier, exchange='each'": (
+            VerticalSsca(network, batch=100, rounds=50, exchange="each"),
+            labelled,
+        ),
+        "vertical regression": (
+            VerticalLinear(rounds=50),
+            {name: (X, hidden[:, 0], None) for name, X in views.items()},
+        ),
+    }
     rows = []
     for name, (server, data) in runs.items():
         sizes = []
+        channel = quantize_both_links(3, 8) if "bits" in name else None
         for secure in (None, Secure()):
-            if secure and "solve" in server.asks():  # which shows every client's weights
+            if secure and ("solve" in server.asks() or "each" in name):  # which show every client's own
                 sizes.append("–")
                 continue
-            ledger = run(server, InProcess(data), rounds=50, seed=100, secure=secure).ledger
+            ledger = run(
+                server, InProcess(data), rounds=50, seed=100, secure=secure, channel=None if secure else channel
+            ).ledger
             sizes.append(f"{(ledger.bytes_up + ledger.bytes_down) / 1e3:.0f}")
         shown = tasks_of(server.client)
         words = "; ".join(shown[task].shows for task in sorted(server.asks()) if not task.startswith("identify"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedspan.algorithms import AltMaxVar, CuteMaxVar, Davidson, MaxVarDavidson, MaxVarKrylov, Mvlsa
+from fedspan.algorithms import AltMaxVar, CuteMaxVar, Davidson, KeptMaxVar, MaxVarDavidson, MaxVarKrylov, Mvlsa
 from fedspan.algorithms.gcca._view import ViewClient, ViewState
 from fedspan.algorithms.gcca.entities import Entities
 from fedspan.channel import Channel, delta, only, pack, quantize
@@ -109,9 +109,10 @@ def test_local_steps_by_hand(local: str, batch: int) -> None:
         AltMaxVar(k=2, tol=1e-9),
         MaxVarKrylov(k=2, tol=1e-9),
         MaxVarKrylov(k=2, tol=1e-9, width="auto"),
+        MaxVarKrylov(k=2, tol=1e-9, width="auto", local_rank=2),
         MaxVarDavidson(k=2, tol=1e-9),
     ],
-    ids=["alt", "krylov", "krylov wide", "davidson"],
+    ids=["alt", "krylov", "krylov wide", "krylov twice", "davidson"],
 )
 def test_the_answer_is_the_leading_eigenspace_of_the_sum_of_projectors(server: Any, options: dict[str, Any]) -> None:
     views = easy()
@@ -191,9 +192,41 @@ def test_krylov_needs_nine_rounds_where_the_alternation_needs_hundreds() -> None
     assert rounds(MaxVarKrylov(k=5, tol=1e-6, rounded=True), 20, lossless) <= 9
     assert rounds(MaxVarDavidson(k=5, tol=1e-4, rounded=True), 20, lossless) <= 3
     assert rounds(MaxVarKrylov(k=5, tol=1e-3, rounded=True, width="auto"), 20, lossless) == 1  # and the opening
+    twice = MaxVarKrylov(k=5, tol=1e-3, rounded=True, width="auto", local_rank=15)
+    assert rounds(twice, 20, lossless) == 1
     assert rounds(AltMaxVar(k=5, tol=0), 100) > 100
     for server in (MaxVarKrylov(k=5, tol=1e-9), MaxVarDavidson(k=5, tol=1e-9)):
         assert largest_angle(go(server, views, 30).state.answer.G, U) <= 1e-6
+
+
+def test_a_second_operator_points_where_the_first_is_slow() -> None:
+    """Sparse views agree a little in many directions by chance: the leading parts of the views say where to look."""
+    rng = np.random.default_rng(5)
+
+    def sparse(rows: int, columns: int, density: float) -> sp.csr_array:
+        return sp.random_array((rows, columns), density=density, rng=rng, data_sampler=rng.normal, format="csr")
+
+    Z = sparse(500, 25, 0.03)
+    views = [(Z @ sparse(25, 80, 0.03) + 0.1 * sparse(500, 80, 0.015)).toarray() for _ in range(3)]
+    P = projectors(views)
+    best = leading(P, 5)[0].sum()
+
+    def missing(local_rank: int | None) -> list[float]:
+        seen: list[float] = []
+        server = MaxVarKrylov(k=5, tol=1e-5, rounded=True, width=20, local_rank=local_rank)
+        lossless = Channel(up=pack(), down=pack())
+        go(
+            server,
+            views,
+            5,
+            lossless,
+            callback=lambda info: seen.append(best - np.sum(info.estimate * (P @ info.estimate))),
+        )
+        return seen
+
+    once, twice = missing(None), missing(25)
+    assert twice[2] <= 0.5 * once[2]
+    assert twice[-1] <= 0.1 * once[-1]
 
 
 def test_three_bits_keep_the_rate() -> None:
@@ -275,6 +308,22 @@ def test_rows_held_out_stop_the_run_and_the_best_is_kept() -> None:
         assert result.state.t == watch.round + 3
         shown = [X[100:] @ answer.Q[str(i)] - answer.offset[str(i)] for i, X in enumerate(views)]
         assert alignment_accuracy(shown) == pytest.approx(watch.accuracy)  # the answer is that of the best round
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (MaxVarKrylov, {"width": "auto", "local_rank": 0}, "local_rank must be None or a whole number of at least 1"),
+        (MaxVarKrylov, {"width": "auto", "local_rank": True}, "local_rank must be None or a whole number"),
+        (MaxVarKrylov, {"local_rank": 10}, "local_rank needs the wide form"),
+        (MaxVarDavidson, {"local_rank": 10}, "local_rank needs the wide form"),
+        (KeptMaxVar, {"width": "auto", "local_rank": 10}, "width and local_rank are for MaxVarKrylov"),
+        (KeptMaxVar, {"width": "auto"}, "width and local_rank are for MaxVarKrylov"),
+    ],
+)
+def test_a_second_operator_where_there_is_none(kind: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        kind(k=2, **options)
 
 
 @pytest.mark.parametrize(

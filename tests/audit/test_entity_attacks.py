@@ -67,3 +67,33 @@ def test_masks_are_known_of_single_views_unless_sums_are_secure(tmp_path: Path) 
     secure = find_notes(tmp_path, "secure", keys, 'missing = "mask"\n[secure]\nenabled = true')
     known = first_share("Who is missing where.*For ", secure)
     assert 25 < known < 50  # .7³ + .3³ of them are in all views or in none
+
+
+def write_rows(folder: Path) -> None:
+    """Two tables of 8 columns in all; the second one in another order."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(80, 8)) * rng.uniform(1, 5, size=8) + 10
+    ids = [f"p{j}" for j in range(80)]
+    bank = pd.DataFrame(X[:, :5], columns=[f"b{j}" for j in range(5)]).assign(who=ids)
+    bank.assign(kind=np.where(X[:, 0] > 10, "ill", "well")).to_csv(folder / "bank.csv", index=False)
+    shop = pd.DataFrame(X[:, 5:], columns=[f"s{j}" for j in range(3)]).assign(who=ids)
+    shop.sample(frac=1, random_state=0).to_csv(folder / "shop.csv", index=False)
+
+
+def learn_rows(folder: Path, name: str, rounds: int, hidden: int, more: str = "") -> float:
+    (folder / f"{name}.toml").write_text(
+        f'[job]\ntask = "vertical-classifier"\nmethod = "sgd"\nhidden = {hidden}\nrounds = {rounds}\n'
+        "batch_size = 20\nrandom_state = 0\n[data]\nviews = { bank = 'bank.csv', shop = 'shop.csv' }\n"
+        f'id = "who"\nlabel = "kind"\nmatch = "digest"\n{more}\n[run]\ntranscript = true\n'
+    )
+    done = Job.load(folder / f"{name}.toml").run(folder / name)
+    return first_share("Features of rows.*they explain ", "\n".join(audit(done.folder.path).notes))
+
+
+def test_rows_are_solved_for_from_embeddings_also_if_sums_are_secure(tmp_path: Path) -> None:
+    """A row that is drawn often enough gives more equations than it has features: the server then knows it."""
+    write_rows(tmp_path)
+    assert learn_rows(tmp_path, "plain", rounds=40, hidden=4) > 95
+    assert learn_rows(tmp_path, "secure", rounds=40, hidden=4, more="[secure]\nenabled = true") > 95
+    # the defence: fewer sums of a row than it has features
+    assert learn_rows(tmp_path, "few", rounds=4, hidden=1) < 50

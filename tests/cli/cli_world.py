@@ -77,9 +77,11 @@ def write_jobs(folder: Path) -> None:
         "svd": "n_components = 2",
         "personalized": "n_components = 2",
         "gcca": "n_components = 2",
+        "deep-gcca": "n_components = 2\nrounds = 5",
         "classifier": "hidden = 6\nbatch_size = 10\nrounds = 40\ncost_limit = 0.4",
         "vertical-classifier": "hidden = 6\nbatch_size = 20\nrounds = 30",
         "regressor": "l2 = 0.001",
+        "vertical-regressor": "l2 = 0.001",
         "vertical-pca": "n_components = 2",
         "vertical-svd": "n_components = 2",
     }.items():
@@ -88,4 +90,9 @@ def write_jobs(folder: Path) -> None:
         if task == "regressor":  # a column of numbers from the others
             columns = ", ".join(f'"x{j}"' for j in range(8))
             text = text.replace('label = "y"', f'label = "x8"\ncolumns = [{columns}]')
+        if task == "deep-gcca":
+            text += 'network = "networks.py:small"\n'
         (folder / f"{task}.toml").write_text(text)
+    (folder / "networks.py").write_text(
+        "from torch import nn\n\ndef small(k):\n    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, k))\n"
+    )

@@ -19,6 +19,7 @@ from fedspan.reports.format import format_bytes, format_count, format_duration
 Fedspan = Callable[..., Any]
 
 
+@pytest.mark.filterwarnings("error::UserWarning")  # a run of plain tables says nothing on stderr
 def test_csv_clients_end_to_end(world: Path, fedspan: Fedspan) -> None:
     result = fedspan("run", "job.toml", "--out", "out")
     assert result.exit_code == 0, result.output

@@ -18,6 +18,7 @@ from html_checker import Checker
 from test_resume import wait_for_rounds
 
 import fedspan as library
+from fedspan.algorithms.gcca.network_files import find_maker
 from fedspan.core.ledger import Ledger, Started
 from fedspan.core.protocol import tasks_of
 from fedspan.data.ids_and_labels import to_labels
@@ -63,6 +64,10 @@ def by_hand(task: str, folder: Path) -> Any:
         "regressor": lambda: library.FederatedRegressor(l2=0.001).fit(
             {name: X[:, :8] for name, X in people.items()}, {name: X[:, 8] for name, X in people.items()}
         ),
+        "vertical-regressor": lambda: library.VerticalFederatedRegressor(l2=0.001).fit(views, y),
+        "deep-gcca": lambda: library.DeepFederatedGCCA(
+            dict.fromkeys(views, find_maker(f"{folder / 'networks.py'}:small", 2)), 2, rounds=5, random_state=3
+        ).fit(views),
         "vertical-pca": lambda: library.VerticalPCA(2, random_state=3).fit(views),
         "vertical-svd": lambda: library.VerticalSVD(2, random_state=3).fit(views),
     }[task]()
@@ -70,6 +75,7 @@ def by_hand(task: str, folder: Path) -> Any:
 
 ANSWER = {
     "pca": "components_", "svd": "components_", "personalized": "components_", "gcca": "common_", "classifier": "coef_",
+    "deep-gcca": "common_", "vertical-regressor": "coef_",
     "vertical-classifier": "coef_", "regressor": "coef_", "vertical-pca": "scores_", "vertical-svd": "scores_",
 }  # fmt: skip
 SAYS = {
@@ -86,6 +92,11 @@ SAYS = {
     "gcca": [
         "2 common components of 60 entities. 3 clients hold one view each", "How well the views agree",
         "one digest of their ids", "<dt>cost</dt>", "Cost, by round",
+    ],
+    "vertical-regressor": ["A linear model by least squares with an L2 penalty of 0.001"],
+    "deep-gcca": [
+        "2 common components of 60 entities. 3 clients hold one view each", "How well the views agree", "Deep GCCA",
+        "for each entity the output of its network", "Cost, by round",
     ],
     "classifier": [
         "A classifier of 2 classes (ill, well), learned in ", "from 90 rows with 9 features at 3 clients",
@@ -106,7 +117,7 @@ SAYS = {
 METRIC = {
     "vertical-pca": "objective", "vertical-svd": "objective",
     "pca": "objective", "svd": "objective", "personalized": "λ", "gcca": "cost", "classifier": "constraint",
-    "vertical-classifier": "cost", "regressor": "cost",
+    "vertical-classifier": "cost", "regressor": "cost", "deep-gcca": "cost", "vertical-regressor": "cost",
 }  # fmt: skip
 
 
@@ -172,6 +183,7 @@ def test_a_resolved_job_says_all_and_is_read_back(jobs: Path, task: str) -> None
 def test_parameters_of_every_task_are_decided_on() -> None:
     """A parameter that an estimator gains must be decided on: in the job file, or for Python only."""
     only = {"engine", "callback", "checkpoint", "privacy", "secure", "limits", "model", "verbose"}
+    only |= {"networks", "optimizer"}
     for task in TASKS:
         assert set(inspect.signature(estimator(task)).parameters) - set(parameters(task)) <= only, task
 
@@ -215,7 +227,7 @@ def test_a_run_without_its_model_goes_on_to_the_same(jobs: Path, fedspan: Fedspa
         ("gcca", ["data.id=passport"], "client 'view-north': There is no column 'passport'. The table has x0"),
         ("gcca", ["job.patience=3"], "job.patience needs data.held_out"),
         ("gcca", ['data.views=["view-north.csv", "gone.csv"]'], "gone.csv does not exist"),
-        ("pca", ['data.views=["view-north.csv"]'], "data.views is for gcca and vertical-classifier"),
+        ("pca", ['data.views=["view-north.csv"]'], "data.views is for gcca and deep-gcca and vertical-classifier"),
         ("pca", ['data.held_out=["north.csv"]'], "data.held_out is for gcca"),
         ("classifier", ["job.method=sscaa"], "job.method must be a known name, but is 'sscaa'. Did you mean 'ssca'?"),
         ("classifier", ["job.solver=gram"], "job.solver is not for task 'classifier'"),

@@ -203,6 +203,12 @@ TABLE: dict[str, Row] = {
     "maxvar davidson": Row(MaxVarDavidson(k=2, tol=1e-9, last=5), clients=views, angle=None),
     "maxvar krylov rounded": Row(MaxVarKrylov(k=2, tol=1e-6, rounded=True, last=5), clients=views, angle=None),
     "maxvar krylov wide": Row(MaxVarKrylov(k=2, tol=1e-9, width="auto", last=5), clients=views, angle=None),
+    "maxvar krylov twice": Row(
+        MaxVarKrylov(k=2, tol=1e-9, width="auto", local_rank=3, last=5), clients=views, angle=None
+    ),
+    "maxvar krylov twice rounded": Row(
+        MaxVarKrylov(k=2, tol=1e-6, width="auto", local_rank=3, rounded=True, last=5), clients=views, angle=None
+    ),
     "kept maxvar": Row(KeptMaxVar(k=2, tol=1e-9, last=5), clients=views, angle=None),
     "kept maxvar masked": Row(KeptMaxVar(k=2, tol=1e-6, last=5, missing="mask"), clients=views_with_gaps, angle=None),
     "study of views": Row(

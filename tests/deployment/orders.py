@@ -85,6 +85,12 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
     ),
     "regressor": ("FederatedRegressor", {"loss": "poisson"}, "measured", ("coef_", "covariance_")),
     "vertical-pca": ("VerticalPCA", {"n_components": 2}, "views", ("scores_", "explained_variance_")),
+    "deep-gcca": (
+        "DeepFederatedGCCA",
+        {"n_components": 2, "bits": 3, "rounds": 3, "batch_size": 10},
+        "deep",
+        ("common_", "mean_", "gram_"),
+    ),
     "vertical-classifier": (
         "VerticalFederatedClassifier",
         {"hidden": 3, "batch_size": 10, "rounds": 4},
@@ -220,6 +226,8 @@ def arguments(table: str, sites: tuple[str, ...]) -> tuple[Any, ...]:
         return {name: X for name, (X, _) in data.items()}, {name: y for name, (_, y) in data.items()}
     if table == "labelled_views":
         return {name: X for name, (X, _) in data.items()}, next(iter(data.values()))[1]
+    if table == "deep":
+        return ({name: view.X for name, view in data.items()},)
     return (data,)
 
 
@@ -265,6 +273,8 @@ def assert_same_as_fitted_here(place: Path, task: str, sites: tuple[str, ...] = 
     name, parameters, table, learned = ESTIMATORS[task]
     kind = getattr(fedspan, name)
     there = kind.load(place / "model.safetensors")
+    if table == "deep":  # at the sites, their own files name the networks
+        parameters = {**parameters, "networks": dict.fromkeys(sites, network)}
     here = kind(**parameters, random_state=SEED).fit(*arguments(table, sites))
     for attribute in learned:
         np.testing.assert_array_equal(getattr(there, attribute), getattr(here, attribute))

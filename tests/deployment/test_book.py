@@ -235,7 +235,11 @@ def test_evidence_of_a_run_holds_what_an_auditor_needs_and_no_data(make_three: M
     code, said = run_cli("site", "evidence", kit, request.run[:6], "--out", out)
     assert code == 0, said
     files = {path.name for path in out.iterdir()}
-    assert {"book.jsonl", "log.txt", "order-0.json", "ro-crate-metadata.json"} <= files
+    assert {"book.jsonl", "log.txt", "order-0.json", "model-card.md", "ro-crate-metadata.json"} <= files
+    card = (out / "model-card.md").read_text()
+    assert f"Model of run {request.run}" in card
+    assert "secure sums over at least 3 sites, each step verified by this site; no noise" in card
+    assert "settle: " in card
     crate = json.loads((out / "ro-crate-metadata.json").read_text())
     listed = {part["@id"]: part for part in crate["@graph"]}
     for name in files - {"ro-crate-metadata.json"}:

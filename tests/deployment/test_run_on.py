@@ -39,7 +39,8 @@ class LoopbackAdmin:
     def __init__(self, federation: LoopbackFederation) -> None:
         self.federation = federation
         self.jobs: dict[str, tuple[RunRequest, dict[str, Any]]] = {}
-        self.check_settled, self.JobLost = check_settled, JobLost
+        self.check_settled = check_settled
+        self.JobLost = JobLost
 
     @contextmanager
     def connect(self, kit: Path) -> Iterator[LoopbackAdmin]:
@@ -49,26 +50,22 @@ class LoopbackAdmin:
     def keep_session(self, kit: Path) -> Iterator[None]:
         yield
 
-    def list_sites(self, session: Any) -> list[str]:
-        return sorted(self.federation.sites)
-
-    def replace(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Run on this federation instead of a real one."""
-        monkeypatch.setattr(_federated, "flare_admin", self)
-        monkeypatch.setattr(_federated, "survey_sites", self.survey)
-
     def is_over(self, session: Any, job: str) -> bool:
         return True
 
-    def survey(self, session: Any, names: Sequence[str]) -> list[SiteStatus]:
-        return [SiteStatus(name, answers=name in self.federation.sites, silent_for=1.0) for name in names]
+    def list_sites(self, session: Any) -> list[str]:
+        return sorted(self.federation.sites)
 
     def submit(self, session: Any, kit: Path, orders: list[RunRequest], sites: list[str]) -> str:
         (order,) = orders
         self.jobs[order.run] = (order, self.federation.carry_out(order))
         return order.run
 
-    def watch(self, session: Any, job: str, say: Any = None, *, begun: bool = True) -> Iterator[dict[str, Any]]:
+    def survey(self, session: Any, names: Sequence[str] | None = None) -> list[SiteStatus]:
+        there = self.federation.sites
+        return [SiteStatus(name, answers=name in there) for name in sorted(names or there)]
+
+    def watch(self, session: Any, job: str, say: Any = None, *, begun: bool = False) -> Iterator[dict[str, Any]]:
         yield from Ledger.read(self.federation.place(self.jobs[job][0]) / "ledger.jsonl").rows()
 
     def fetch(self, session: Any, job: str, run: str, into: Path) -> dict[str, Any]:
@@ -79,10 +76,15 @@ class LoopbackAdmin:
         return outcome
 
 
+def put_in_place(monkeypatch: pytest.MonkeyPatch, admin: LoopbackAdmin) -> None:
+    monkeypatch.setattr(_federated, "flare_admin", admin)
+    monkeypatch.setattr(_federated, "survey_sites", admin.survey)
+
+
 @pytest.fixture
 def three(make_three: Callable[..., LoopbackFederation], monkeypatch: pytest.MonkeyPatch) -> LoopbackFederation:
     made = make_three()
-    LoopbackAdmin(made).replace(monkeypatch)
+    put_in_place(monkeypatch, LoopbackAdmin(made))
     return made
 
 
@@ -171,7 +173,7 @@ def test_one_site_is_no_federation_and_a_site_that_left_is_missed(three: Loopbac
     three.tamper = fail
     assert_refused(run_on(three, job), 1, "cut off")
     three.sites, three.tamper = {name: everybody[name] for name in ("east", "north")}, None
-    assert_refused(call("resume", job.parent / "run"), 1, "site 'south' does not answer")
+    assert_refused(call("resume", job.parent / "run"), 1, "site 'south' is not connected")
     three.sites = everybody
     assert call("resume", job.parent / "run").exit_code == 0
 
@@ -228,7 +230,7 @@ def test_a_run_stays_if_one_site_refused_after_others_had_answered(
 ) -> None:
     """What the others sent is in the ledger, and only this folder has it."""
     federation = make_three(secure=False)
-    LoopbackAdmin(federation).replace(monkeypatch)
+    put_in_place(monkeypatch, LoopbackAdmin(federation))
     job.write_text(job.read_text(encoding="utf-8") + "[secure]\nenabled = false\n", encoding="utf-8")
     federation.tamper = refuse_from(0)
     assert_refused(run_on(federation, job), 2, "the table has changed", "fedspan resume")
@@ -274,7 +276,7 @@ def test_a_private_run_stays_although_no_exchange_was_completed(
 ) -> None:
     """The other sites may have answered, and spent their budgets, before one refused."""
     federation = make_three(secure=False, epsilon=8.0, delta=1e-5, row_norm=20.0)
-    LoopbackAdmin(federation).replace(monkeypatch)
+    put_in_place(monkeypatch, LoopbackAdmin(federation))
     for site in federation.sites.values():
         Budget.grant(site / "fedspan" / "budget.json", 8.0, 1e-5)
     job.write_text(

@@ -73,6 +73,7 @@ def test_all_columns_writes_down_what_it_found_for_review(kit: Path, table: Path
         "label": "outcome",
         "classes": ["dead", "ill", "well"],
         "categories": {"sex": ["f", "m", "x"]},
+        "kinds": {"age": "integer", "dose": "number"},
         "rows": 5,
         "min_rows": 3,
         "min_rows_per_class": 5,

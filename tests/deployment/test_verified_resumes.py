@@ -62,13 +62,6 @@ def test_a_verified_run_survives_the_loss_of_its_server(five: LoopbackFederation
     assert cut_off(five, name, ((i * stride + i % 2, bool(i % 2)) for i in count())) >= (4 if name in STRIDES else 1)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", VERIFIED)
-def test_a_verified_run_survives_the_loss_of_its_server_at_every_message(five: LoopbackFederation, name: str) -> None:
-    """Of every row of the conformance table that qualifies."""
-    assert cut_off(five, name, ((i // 2, bool(i % 2)) for i in count())) >= 20
-
-
 def test_groups_of_a_job_reach_the_sites(tmp_path: Path) -> None:
     order = order_for("krylov", "verified")
     grouped = {"enabled": True, "verified": True, "groups": [["ada", "bo"], ["cy", "dee", "eve"]]}

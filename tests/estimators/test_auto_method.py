@@ -192,3 +192,39 @@ def test_a_temperature_moves_for_many_rows_and_hardly_for_few() -> None:
     for sharp in (1.0, 3.0):
         T = choose_temperature(*temper_rows(O * sharp, y, np.exp(np.linspace(0.0, 2.5, 51))), 5000)
         assert pytest.approx(sharp, rel=0.1) == T
+
+
+def test_every_client_reads_its_own_held_out_rows_in_its_own_log(caplog: pytest.LogCaptureFixture) -> None:
+    """And nobody else's: the server has sums only."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4))
+    y = np.where(X[:, 0] > 0, "yes", "no")
+    with caplog.at_level("INFO", logger="fedspan.evaluation"):
+        model = FederatedClassifier(rounds=40, random_state=0).fit([X[:120], X[120:]], [y[:120], y[120:]])
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    rows = [int(text.split()[2]) for text in told]
+    assert sum(rows) == model.evaluation_.n
+    right = [float(text.split("predicts ")[1].split()[0]) * n for text, n in zip(told, rows, strict=True)]
+    assert sum(right) == pytest.approx(model.evaluation_.accuracy * model.evaluation_.n, abs=0.1)
+
+
+@pytest.mark.parametrize("method", ["ssca", "fedsgd", "fedavg"])
+def test_a_method_without_held_out_rows_does_not_call_a_useless_model_converged(method: str) -> None:
+    """Columns that are far too large for its steps: the losses are finite, and the model is of no use."""
+    rng = np.random.default_rng(0)
+    X = 1e4 * rng.normal(size=(300, 5))
+    y = np.where(X[:, 0] + X[:, 1] > 0, "a", "b")
+    wild = FederatedClassifier(method=method, rounds=3, standardize=False, random_state=0)
+    with pytest.warns(ConvergenceWarning, match=r"guessing by the shares of the classes.*too long|NaN or infinite"):
+        wild.fit(np.split(X, 3), np.split(y, 3))
+    assert not wild.converged_
+    parts = {"bank": X[:, :3], "shop": X[:, 3:]}
+    if method != "fedavg":
+        other = "sgd" if method == "fedsgd" else method
+        views = VerticalFederatedClassifier(method=other, rounds=3, standardize=False, random_state=0)
+        with pytest.warns(ConvergenceWarning, match="guessing by the shares of the classes|NaN or infinite"):
+            views.fit(parts, y)
+        assert not views.converged_
+    tame = FederatedClassifier(method=method, rounds=40, random_state=0).fit(np.split(X, 3), np.split(y, 3))
+    assert tame.converged_

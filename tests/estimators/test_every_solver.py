@@ -225,6 +225,12 @@ def test_tol_below_what_float32_allows_is_refused() -> None:
     fit(X.astype(np.float32), 3, 3, {"solver": "krylov"}, tol=0, max_rounds=2)
 
 
+@pytest.mark.parametrize("tol", [1e-17, 1e-300])
+def test_tol_below_what_float64_allows_is_refused(tol: float) -> None:
+    with pytest.raises(InputError, match=r"tol must be 0 \(all rounds\) or at least 1e-16"):
+        FederatedPCA(2, solver="krylov", tol=tol).fit([X[:30], X[30:]])
+
+
 @pytest.mark.parametrize("solver", [name for name in (*SOLVERS, *INEXACT) if "," not in name and name != "krylov"])
 def test_angle_tol_is_refused_by_solvers_that_know_no_bound(solver: str) -> None:
     with pytest.raises(InputError, match=f"angle_tol is for solver 'krylov', not for '{solver}'"):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "mischief"), str(HERE.parent / "deployment")]
+sys.path[:0] = [str(HERE), str(HERE / "mischief"), str(HERE.parent / "deployment"), str(HERE.parent / "reports")]
 
 from tunnel import Tunnel  # noqa: E402
 

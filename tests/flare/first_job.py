@@ -26,7 +26,7 @@ ALGORITHMS = [
     ("personal auto", False),
     ("vertical ssca", True),
 ]
-ESTIMATORS = ["pca", "gcca", "classifier"]
+ESTIMATORS = ["pca", "gcca", "classifier", "vertical-pca", "deep-gcca"]
 PCA = {"n_components": 2, "solver": "ssi", "tol": 0.0, "max_rounds": 10, "random_state": 4}
 FEDPOWER = {**PCA, "solver": "fedpower", "max_rounds": 8, "local_steps": 9}
 PATIENCE = 6.0  # seconds that the server waits for the straggler

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tarfile
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,10 +34,12 @@ PLOTS = {  # at least; what a reader of that report must find
     "pca": ["Explained variance of each component", "First two components", "Loadings of all features"],
     "svd": ["Share of the sum of squares", "First two components"],
     "gcca": ["KKT violation, by round", "by bytes sent", "Cost, by round", "First two common components"],
+    "deep-gcca": ["Cost, by round", "First two common components"],
     "personalized": ["Map of the clients", "Distance of each client", "Reconstruction error on held-out rows"],
     "classifier": ["Cost (mean loss", "by bytes sent", "value minus bound", "multiplier, by round"],
     "vertical-classifier": ["Cost (mean loss", "by bytes sent"],
     "regressor": [],
+    "vertical-regressor": [],
     "vertical-pca": ["KKT violation, by round", "Share of the variance of each component"],
     "vertical-svd": ["Share of the sum of squares of each component", "First two components"],
     "protected": ["Explained variance of each component"],
@@ -197,3 +202,58 @@ def test_the_demo_as_people_see_it(browser: Browser, tmp_path: Path) -> None:
         browser.evaluate(OPEN)
         assert browser.evaluate(LOOK) == []
     assert tomllib.loads(browser.evaluate("document.querySelector('pre').textContent"))["job"]["task"] == "pca"
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The checker of accessibility, fetched from the npm registry: it is not part of this repository."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed, so axe-core cannot be fetched")
+    folder = tmp_path_factory.mktemp("axe")
+    command = ["npm", "pack", "axe-core@4", "--silent", "--pack-destination", str(folder)]
+    try:
+        fetched = subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=90).returncode == 0
+    except subprocess.TimeoutExpired:
+        fetched = False
+    packed = list(folder.glob("*.tgz"))
+    if not fetched or not packed:
+        pytest.skip("the npm registry does not answer, so axe-core cannot be fetched")
+    with tarfile.open(packed[0]) as archive:
+        file = archive.extractfile("package/axe.min.js")
+        assert file is not None
+        return file.read().decode()
+
+
+def find_barriers(browser: Browser, axe: str) -> list[str]:
+    """What axe-core calls serious or critical for people who use a screen reader, a keyboard or other colours."""
+    browser.evaluate(f"{axe}; 0")
+    return list(
+        browser.evaluate(
+            "axe.run(document, {resultTypes: ['violations']}).then(found => found.violations"
+            ".filter(one => ['serious', 'critical'].includes(one.impact))"
+            ".map(one => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map(node => node.html).join(' | ')}`))"
+        )
+    )
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (400, False)])
+@pytest.mark.parametrize("name", RUNS)
+def test_a_report_has_no_serious_barrier(
+    browser: Browser, report: Callable[[str], Path], axe: str, name: str, width: int, dark: bool
+) -> None:
+    pages = [report(name)] + ([report(name).parent / "audit.html"] if name == "audited" else [])
+    for page in pages:
+        browser.open(page, width, dark=dark)
+        browser.evaluate(OPEN)
+        assert find_barriers(browser, axe) == []
+
+
+def test_axe_sees_a_barrier(browser: Browser, axe: str, tmp_path: Path) -> None:
+    """The check itself."""
+    page = tmp_path / "page.html"
+    page.write_text("<!doctype html><html><title>x</title><body><img src='data:,'><p style='color:#bbb'>pale</p>")
+    browser.open(page, 1280)
+    found = " ".join(find_barriers(browser, axe))
+    assert "image-alt" in found
+    assert "color-contrast" in found
+    assert "html-has-lang" in found

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from cli_world import rows, tree, write_csv
 from html_checker import Checker
 
-from fedspan import FederatedPCA, PersonalizedPCA, RowDP
+from fedspan import FederatedGCCA, FederatedPCA, PersonalizedPCA, RowDP
 from fedspan._types import Arrays
 from fedspan.algorithms.registry import ALGORITHMS
 from fedspan.core.ledger import Exchange, Ledger, Note, RoundEnd, Started
@@ -557,3 +557,25 @@ def test_numbers_at_an_axis_are_not_cut(values: list[float]) -> None:
         assert float(x) >= 7.0 * len(text)
     for x, text in re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="start">([^<]*)</text>', chart):
         assert float(x) + 6.5 * len(text) <= 360
+
+
+def test_gcca_says_which_features_each_view_contributes(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(80, 1))
+    noise = {name: 0.1 * rng.normal(size=(80, 3)) for name in ("laboratory", "pharmacy")}
+    views = {
+        name: pd.DataFrame(hidden * [[0, 2, 0]] + X + rng.normal(size=(80, 3)) * [1, 0, 1], columns=list("abc"))
+        for name, X in noise.items()
+    }
+    model = FederatedGCCA(n_components=1, random_state=0).fit(views)
+    model.report(tmp_path / "report.html")
+    part = (tmp_path / "report.html").read_text().partition("What each view contributes")[2].partition("<h2>")[0]
+    lines = re.findall(r"<tr>(.*?)</tr>", part)[1:]
+    assert len(lines) == 2
+    for line, (name, W) in zip(lines, zip(views, model.weights_, strict=True), strict=True):
+        assert f"<td>{name}</td>" in line
+        first = re.search(r'"keep">([-+.\de]+) (\w)<', line)
+        assert first
+        assert first[2] == "b"  # which alone has what the views share
+        assert float(first[1]) == pytest.approx(W[1, 0], rel=0.05)

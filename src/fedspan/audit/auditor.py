@@ -12,10 +12,12 @@ import numpy as np
 from fedspan._files import write_whole
 from fedspan._types import Array
 from fedspan.algorithms.agree_columns import AgreeOnColumns
+from fedspan.algorithms.learning.vertical import FeatureBased
 from fedspan.audit._replay import find_kind, rebuild_algorithm, rebuild_channel
 from fedspan.audit.attacks import error
 from fedspan.audit.audit_page import render_audit
-from fedspan.audit.entity_attacks import VERTICAL, attack_entities
+from fedspan.audit.embedding_attacks import attack_embeddings
+from fedspan.audit.entity_attacks import VERTICAL, attack_entities, read_view_tables
 from fedspan.audit.evidence import ATTACKED, Evidence, choose_milestones
 from fedspan.audit.findings import AuditResult, Released
 from fedspan.audit.protected import describe_protection
@@ -77,7 +79,7 @@ def examine_run(folder: RunFolder, job: Job, most: int) -> AuditResult:
         len({client for e in ledger.events if isinstance(e, Exchange) for client in e.clients}),
         ledger.rounds,
         ledger.bytes_up,
-        _list_releases(ledger, tasks),
+        list_releases(ledger, tasks),
     )
     transcript, channel = Transcript(folder.transcript), rebuild_channel(kind, job)
     if not transcript.answers():
@@ -88,18 +90,25 @@ def examine_run(folder: RunFolder, job: Job, most: int) -> AuditResult:
     if facts.hides_rows:
         talks = list(transcript.talks(channel))
         for talk in talks:
-            _note_shape(result, talk)
+            note_shape(result, talk)
         result.notes += describe_protection(facts, job, ledger, talks, tasks)
         if kind is not None and kind.__name__ in VERTICAL:
             result.notes += attack_entities(job, talks, _read_view_counts(folder, job), secure=facts.secure)
+        if kind is not None and issubclass(kind, FeatureBased):
+            result.notes += _attack_embeddings(job, talks)
+        return result
+    if kind is not None and issubclass(kind, FeatureBased):
+        talks = list(transcript.talks(channel))
+        hear_talks(result, iter(talks), "")
+        result.notes += _attack_embeddings(job, talks)
         return result
     if kind is not None and kind.__name__ in VERTICAL:
         talks = list(transcript.talks(channel))
-        _hear_talks(result, iter(talks), "")
+        hear_talks(result, iter(talks), "")
         result.notes += attack_entities(job, talks, _read_view_counts(folder, job), secure=False)
         return result
     if kind is None or ledger.started is None or kind.__name__ not in ATTACKED:
-        _hear_talks(result, transcript.talks(channel), "")
+        hear_talks(result, transcript.talks(channel), "")
         result.notes.append(_explain_no_attack(ledger, job, solver))
         return result
     algorithm = rebuild_algorithm(kind, ledger.started)
@@ -116,6 +125,14 @@ def _read_view_counts(folder: RunFolder, job: Job) -> Array | None:
     return model.view_counts_ if isinstance(model, FederatedGCCA) else None
 
 
+def _attack_embeddings(job: Job, talks: Sequence[Talk]) -> list[str]:
+    """What the server of vertical learning can work out about the features of rows."""
+    tables, _, problem = read_view_tables(job)
+    if problem:
+        return [f"What the server knows of rows could not be measured, because tables cannot be read here. ({problem})"]
+    return attack_embeddings(talks, tables)
+
+
 def _explain_no_attack(ledger: Ledger, job: Job, solver: str) -> str:
     if ledger.started is None:
         return (
@@ -127,7 +144,7 @@ def _explain_no_attack(ledger: Ledger, job: Job, solver: str) -> str:
     )
 
 
-def _list_releases(ledger: Ledger, tasks: Mapping[str, Task]) -> dict[str, Released]:
+def list_releases(ledger: Ledger, tasks: Mapping[str, Task]) -> dict[str, Released]:
     """What each task sent, by the ledger, with what the client's class declares about it."""
     released: dict[str, Released] = {}
     for e in ledger.events:
@@ -148,7 +165,8 @@ def _describe_bound_of(declared: Declared) -> str:
     return {0: "1", 1: "C"}.get(declared.power, f"C^{declared.power}")
 
 
-def _note_shape(result: AuditResult, talk: Talk) -> None:
+def note_shape(result: AuditResult, talk: Talk) -> None:
+    """Remember of which shape the arrays of an answer are."""
     here = result.released.setdefault(talk.task, Released(talk.task))
     for name, array in talk.answer.items():
         if not name.startswith("@"):  # what secure aggregation adds for itself
@@ -171,12 +189,14 @@ def _attack_clients(
     if len(job.clients) > most:
         result.notes.append(f"The first {most} of {len(job.clients)} clients were attacked; for more, give --clients.")
     tested = next((e for e in result.evidence if e.rows is not None), None)
-    kept = _hear_talks(result, talks, "" if tested is None else tested.client)
-    result.row_test = _test_row(algorithm, tested, kept, seed)
+    kept = hear_talks(result, talks, "" if tested is None else tested.client)
+    result.row_test = try_longest_row(algorithm, tested, kept, seed)
     result.notes += [note for e in result.evidence for note in e.notes]
 
 
-def _test_row(algorithm: Server[Any], tested: Evidence | None, talks: Sequence[Talk], seed: int) -> RowTest | None:
+def try_longest_row(
+    algorithm: Server[Any], tested: Evidence | None, talks: Sequence[Talk], seed: int
+) -> RowTest | None:
     if tested is None or tested.rows is None or tested.rows.shape[0] < 2:
         return None
     return probe_longest_row(algorithm, tested.client, tested.rows, talks, seed)
@@ -194,7 +214,7 @@ def _open_client(name: str, job: Job, result: AuditResult) -> Evidence:
         return Evidence(name)
 
 
-def _hear_talks(result: AuditResult, talks: Iterator[Talk], tested: str) -> list[Talk]:
+def hear_talks(result: AuditResult, talks: Iterator[Talk], tested: str) -> list[Talk]:
     """Hear all answers, and attack after some of the rounds. The talks of the client `tested` are returned."""
     by_name = {e.client: e for e in result.evidence}
     milestones, now, sent = choose_milestones(result.rounds), 0, 0
@@ -203,7 +223,7 @@ def _hear_talks(result: AuditResult, talks: Iterator[Talk], tested: str) -> list
         if talk.round != now and now in milestones:
             _attack_all(result, now)
         now, sent = talk.round, sent + talk.bytes_up
-        _note_shape(result, talk)
+        note_shape(result, talk)
         if talk.client in by_name:
             by_name[talk.client].hear(talk)
         if talk.client == tested:

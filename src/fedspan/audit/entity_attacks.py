@@ -8,11 +8,14 @@ Three questions, each answered in a sentence with the figure that a guess would 
 2. Which columns does a client have? Every answer of a client is a combination of its columns. Measured: how much of its
    columns' variance lies in the span of its answers; all of it means that they are known up to a mixture.
 3. Who is missing where? Measured: for how many entities the server knows which views have them.
+
+What the server knows of rows in vertical learning is in embedding_attacks.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,14 +25,24 @@ from fedspan._types import Array
 from fedspan.data.tables import open_table
 from fedspan.engines.transcript import Talk
 from fedspan.errors import InputError
+from fedspan.estimators.matching.match_entities import match_entities
 from fedspan.jobs.model import Job
 from fedspan.numerics.grid import from_grid
 
-VERTICAL = frozenset({"ColumnsKrylov", "MaxVarKrylov", "MaxVarDavidson", "KeptMaxVar"})  # whose messages are read here
+# Whose messages are read here.
+VERTICAL = frozenset({"ColumnsKrylov", "MaxVarKrylov", "MaxVarDavidson", "KeptMaxVar", "DeepMaxVar"})
 _NEIGHBOURS = 5
 _ENTITIES_TRIED = 2000  # looked at, at most
-_PRODUCTS_SENT = ("fit_view", "fit_located", "multiply_entities")  # with "_on_grid", too: the same in whole steps
-_CLOSING = {"keep_loadings": "Z", "keep_weights": "G", "solve": "G"}
+# What answers combine columns, and under which name; with "_on_grid", too: the same in whole steps.
+_PRODUCTS_SENT = {
+    "fit_view": "Y",
+    "fit_view_twice": "Y",
+    "fit_located": "Y",
+    "multiply_entities": "Y",
+    "start": "M",
+    "train": "M",
+}
+_CLOSING = {"keep_loadings": "Z", "keep_weights": "G", "solve": "G", "train": "G"}
 
 
 def attack_entities(job: Job, talks: Sequence[Talk], counts: Array | None, *, secure: bool) -> list[str]:
@@ -39,7 +52,7 @@ def attack_entities(job: Job, talks: Sequence[Talk], counts: Array | None, *, se
     answers are masked, and only sums were seen.
     """
     held = _find_held(talks)
-    tables, labels, problem = _read_tables(job)
+    tables, labels, problem = read_view_tables(job)
     notes: list[str] = []
     if held is None:
         return ["The run did not end, so the server does not hold a final representation of the entities yet."]
@@ -68,16 +81,28 @@ def _find_held(talks: Sequence[Talk]) -> Array | None:
     return None
 
 
-def _read_tables(job: Job) -> tuple[dict[str, Array], Array | None, str]:
-    """Every client's columns, the labels if there are any, or why they cannot be read."""
+def read_view_tables(job: Job) -> tuple[dict[str, Array], Array | None, str]:
+    """Every client's columns in the order of the run, the labels if there are any, or why they cannot be read.
+
+    Entities that a view lacks are rows of NaN.
+    """
     tables: dict[str, Array] = {}
     labels: Array | None = None
     try:
-        for name, source in job.sources().items():
-            table = open_table(source())
-            X = sp.csr_array(table.X).toarray() if sp.issparse(table.X) else np.asarray(table.X)
-            tables[name] = X.astype(np.float64)
-            labels = labels if table.labels is None else np.asarray(table.labels)
+        opened = {name: open_table(source()) for name, source in job.sources().items()}
+        orders: Mapping[str, Array] = {}
+        if job.match != "order":
+            how: Literal["union", "intersection"] = "union" if job.preparation.missing == "mask" else "intersection"
+            ids: dict[str, Any] = {name: () if table.ids is None else table.ids for name, table in opened.items()}
+            orders = match_entities(ids, method="digest", how=how)
+        for name, table in opened.items():
+            X = (sp.csr_array(table.X).toarray() if sp.issparse(table.X) else np.asarray(table.X)).astype(np.float64)
+            own = None if table.labels is None else np.asarray(table.labels)
+            if name in orders:
+                rows = orders[name]
+                X = np.where(rows[:, None] >= 0, X[np.maximum(rows, 0)], np.nan)
+                own = None if own is None or (rows < 0).any() else own[rows]
+            tables[name], labels = X, own if labels is None else labels
     except InputError as error:
         return {}, None, str(error)
     return tables, labels, ""
@@ -120,8 +145,9 @@ def _measure_spans(talks: Sequence[Talk], tables: Mapping[str, Array]) -> Iterat
     """For each client, the share of its columns' variance in the span of what it answered."""
     said: dict[str, list[Array]] = {}
     for talk in talks:
-        if talk.task.removesuffix("_on_grid") in _PRODUCTS_SENT:
-            said.setdefault(talk.client, []).append(np.asarray(talk.answer["Y"], dtype=np.float64))
+        array = _PRODUCTS_SENT.get(talk.task.removesuffix("_on_grid"))
+        if array is not None:
+            said.setdefault(talk.client, []).append(np.asarray(talk.answer[array], dtype=np.float64))
     shares = {}
     for name, blocks in said.items():
         X, Y = tables[name], np.hstack(blocks)

@@ -41,11 +41,12 @@ def describe_protection(
             "No attack has been run on the noisy answers of this method yet; the bound below holds for every attack."
         ]
     if facts.privacy is not None:
-        notes.append(_describe_bound(ledger.epsilon(facts.privacy.delta), facts.privacy.delta))
+        notes.append(describe_bound(ledger.epsilon(facts.privacy.delta), facts.privacy.delta))
     return notes
 
 
-def _describe_bound(epsilon: float, delta: float) -> str:
+def describe_bound(epsilon: float, delta: float) -> str:
+    """What the best possible attack on a single row can reach against noise for that epsilon and delta."""
     if math.isinf(epsilon):
         return "Something was sent without noise, so nothing bounds what can be learned about a single row."
     mu = gaussian_mu(epsilon, delta)

@@ -69,6 +69,11 @@ COMMANDS = {
         "runs_command",
         "List the run folders in a folder, with task, date and result, the latest first.",
     ),
+    "ui": CommandEntry(
+        "fedspan.cli.ui_command",
+        "ui_command",
+        "Serve a page for your browser: your runs, the progress of those that are at work, and their reports.",
+    ),
     "audit": CommandEntry(
         "fedspan.cli.audit_command",
         "audit_command",

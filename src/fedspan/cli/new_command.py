@@ -16,8 +16,8 @@ def new_command(
         str,
         typer.Argument(
             metavar="TASK",
-            help="One of pca, svd, gcca, personalized, classifier, vertical-classifier, regressor, vertical-pca or "
-            "vertical-svd.",
+            help="One of pca, svd, gcca, deep-gcca, personalized, classifier, vertical-classifier, regressor, "
+            "vertical-regressor, vertical-pca or vertical-svd.",
             show_default=False,
         ),
     ],

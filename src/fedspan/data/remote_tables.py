@@ -29,6 +29,7 @@ class RemoteTable:
     labels: Mapping[Label, int | None] | None = None  # the classes, with the rows of each if the site tells it
     told: Mapping[str, object] = field(default_factory=dict)
     units: tuple[tuple[str, str], ...] = ()
+    kinds: tuple[tuple[str, str], ...] = ()  # what columns hold, as far as the site says it
     columns: tuple[str, ...] | None = None  # as they are in the table, where the site tells it
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the words of columns
     ids: bool = False  # whether its rows have ids

@@ -50,6 +50,7 @@ class AdminSession(Protocol):
     def get_job_meta(self, job: str) -> Mapping[str, object]: ...
     def get_connected_client_list(self) -> Sequence[_ConnectedSite]: ...
     def check_status(self, target: str, names: list[str] | None = None) -> Mapping[str, object]: ...
+    def report_resources(self, target: str, names: list[str] | None = None) -> Mapping[str, object]: ...
     def do_app_command(self, job: str, topic: str, data: Mapping[str, int]) -> Mapping[str, str]: ...
     def download_job_result(self, job: str, folder: str) -> str: ...
     def abort_job(self, job: str) -> object: ...
@@ -175,6 +176,23 @@ def find_site_jobs(session: AdminSession, site: str, patience: float) -> list[st
     if not own or any(line.get("status") in ("no_reply", "error") for line in own):
         return None
     return [str(line["job_id"]) for line in own if line.get("job_id")]
+
+
+def find_site_facts(session: AdminSession, site: str, patience: float) -> Mapping[str, object]:
+    """What a site says of itself; nothing if it does not answer, or is of a version that says nothing."""
+    library = _flare_library()
+    session.set_timeout(patience)
+    try:
+        with _silence():
+            told = session.report_resources("client", [site]).get(site)
+        facts = parse_json(str(told))
+    except (*library.silent, *library.InvalidTarget, library.AuthorizationError, library.InternalError, ValueError):
+        return {}
+    except library.expired as error:
+        raise _explain_expired(error) from None
+    finally:
+        session.set_timeout(_PATIENCE)
+    return facts if isinstance(facts, dict) else {}
 
 
 def submit(session: AdminSession, kit: Path, requests: Sequence[RunRequest], sites: Sequence[str]) -> str:

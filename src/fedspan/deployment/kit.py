@@ -32,7 +32,7 @@ GATE = {"path": "fedspan.deployment.approval.gate.SiteGate", "args": {}}
 SCHEDULER = {"path": "fedspan.deployment.approval.scheduler.PatientScheduler", "args": {"max_jobs": 4}}
 _STREAMERS = ("nvflare.app_common.logging.job_log_streamer.JobLogStreamer",)  # added to every job by FLARE itself
 _RECEIVERS = ("nvflare.app_common.logging.job_log_receiver.JobLogReceiver",)
-_NO_RIGHTS = {"shell_commands": "none", "byoc": "none"}
+_NO_RIGHTS = {"shell_commands": "none", "byoc": "none", "report_resources": "any"}  # the last: `federation status`
 _WATCH_RIGHTS = {"app_command": "n:submitter"}  # a researcher may watch the jobs that he or she submitted
 # A coordinator cuts off sites, and sends the list of removed names as a job that every site refuses.
 _COORDINATOR_RIGHTS = {
@@ -90,23 +90,37 @@ def role(kit: Path) -> str:
 
 def read_expiry_dates(kit: Path) -> dict[str, datetime]:
     """Until when each certificate of a kit is valid, by the name of its file."""
+    return {name: ends for name, (_, ends) in _read_validity(kit).items()}
+
+
+def _read_validity(kit: Path) -> dict[str, tuple[datetime, datetime]]:
+    """From when until when each certificate of a kit is valid, by the name of its file."""
     try:
         from cryptography import x509
     except ImportError:
         raise MissingExtraError("A federation", "flare") from None
-    paths = [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]
-    return {
-        path.name: x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
-        for path in paths
-        if path.is_file()
-    }
+    dates = {}
+    for path in [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]:
+        if path.is_file():
+            found = x509.load_pem_x509_certificate(path.read_bytes())
+            dates[path.name] = (found.not_valid_before_utc, found.not_valid_after_utc)
+    return dates
 
 
 def check_certificates(kit: Path) -> None:
-    """Refuse a kit whose certificates are no longer valid, before anything waits for a connection."""
-    for name, ends in read_expiry_dates(kit).items():
-        if ends < datetime.now(UTC):
-            raise InputError(f"{name} of this kit expired on {ends:%Y-%m-%d}. Ask the coordinator for a new kit.")
+    """Refuse a kit whose certificates are no longer valid, or not yet, before anything waits for a connection."""
+    now = datetime.now(UTC)
+    for name, (begins, ends) in _read_validity(kit).items():
+        if ends < now:
+            raise InputError(
+                f"{name} of this kit expired on {ends:%Y-%m-%d}. Ask the coordinator for a new kit, or for a renewed "
+                "certificate (fedspan federation renew)."
+            )
+        if begins > now:
+            raise InputError(
+                f"{name} of this kit is valid only from {begins:%Y-%m-%d %H:%M} (UTC), and by this machine's clock it "
+                f"is {now:%Y-%m-%d %H:%M}. Set the clock, or wait."
+            )
 
 
 def server_port(kit: Path) -> int:

@@ -135,6 +135,7 @@ class LocalFederation:
     def __init__(self, folder: Path, sites: Sequence[str], *, port: int | None = None, **environment: str) -> None:
         self.folder, self.sites = folder, list(sites)
         self.port = port or find_free_ports()
+        self.admin_port = self.port + 1
         self.environment = environment
         self.own: dict[str, dict[str, str]] = {}  # what single processes have in theirs besides
         make_private_folder(folder)
@@ -172,7 +173,7 @@ class LocalFederation:
     def wait_for(self, sites: Sequence[str], timeout: float = _READY) -> None:
         """Wait until the server listens and those sites are connected to it."""
         end = time.monotonic() + timeout
-        while not (is_listening(self.port) and is_listening(self.port + 1)):
+        while not (is_listening(self.port) and is_listening(self.admin_port)):
             self._check(end, "server")
         found: list[str] = []
         while not set(sites) <= set(found):

@@ -29,7 +29,7 @@ from fedspan.data.preparation import Preparation
 from fedspan.data.remote_tables import Label
 from fedspan.deployment.approval.approval_rules import ApprovalRules, parse_approval
 from fedspan.deployment.site_rules.verified_rules import check_verified
-from fedspan.engines.handshake import Description
+from fedspan.engines.handshake import COLUMN_KINDS, Description
 from fedspan.engines.start import StartMessage, TableRequest, preparation_from
 from fedspan.errors import InputError, PolicyRefusal, PrivacyError, suggest
 from fedspan.privacy.budget import Budget
@@ -57,9 +57,11 @@ class SiteTable:
     target: str | None = None  # a column of numbers that regressions may learn to predict, and nobody else gets
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the words that a column may have
     units: Mapping[str, str] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)  # what a column holds, compared with the other sites
     rows: int = 0  # what others are told, if anything: a public figure, which nobody compares with the data
     min_rows: int = 1  # a job over fewer rows is refused
     min_rows_per_class: int = 1
+    complete_rows: bool = False  # only rows without a gap in any open column are used, whichever columns a job names
     min_common: int = 10  # rows are matched by their ids only if at least so many entities are common
     max_ids: int = 1_000_000  # and only in sets of at most this size
     pad_ids: int = 0  # of so many ids others are to see at least, whatever the table has
@@ -89,7 +91,7 @@ class SiteTable:
             self._check_role("label", wanted.label, self.label, optional=alone and not wanted.label_everywhere)
         if self.columns is None:
             return self._choose_all(wanted)
-        features = [name for name in self.columns if name not in (self.id, self.label, self.target)]
+        features = self.find_features()
         chosen = features if wanted.columns is None or alone else list(wanted.columns)
         chosen = [name for name in chosen if name not in (self.id, self.label, self.target)]
         for name in chosen:
@@ -105,6 +107,10 @@ class SiteTable:
             missing=wanted.missing,
             fill=wanted.fill,
         )
+
+    def find_features(self) -> list[str]:
+        """The open columns that are features."""
+        return [name for name in self.columns or () if name not in (self.id, self.label, self.target)]
 
     def _choose_all(self, wanted: Preparation) -> Preparation:
         """All columns, because they have no names by which some could be chosen."""
@@ -317,6 +323,7 @@ class Policy:
         names = table.names_of(choice)
         n_features = table.features if names is None else len(names)
         units = {column: unit for column, unit in table.units.items() if column in (choice.columns or ())}
+        kinds = {column: kind for column, kind in table.kinds.items() if column in (choice.columns or ())}
         description: Description = {
             "versions": versions,
             "secure": self.secure,
@@ -326,6 +333,7 @@ class Policy:
             "columns": list(choice.columns) if self.names and choice.columns is not None else None,
             "categories": {name: list(words) for name, words in choice.categories.items()} if self.names else {},
             "units": units if self.names else {},
+            "kinds": kinds if self.names else {},
             "names": names if self.names else None,
             "rows": table.rows if self.rows else 0,
             "ids": table.id is not None,
@@ -494,9 +502,10 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **{f.name: str for f in fields(SiteTable) if f.name != "reading"},
     **KEYS_OF_DIALECT,
     **dict.fromkeys(("columns", "classes"), list),
-    **dict.fromkeys(("categories", "units"), dict),
+    **dict.fromkeys(("categories", "units", "kinds"), dict),
     **dict.fromkeys(("features", "rows", "min_rows", "min_rows_per_class"), int),
     **dict.fromkeys(("min_common", "max_ids", "pad_ids"), int),
+    "complete_rows": bool,
 }
 
 
@@ -534,6 +543,9 @@ def _read_table(path: Path, name: str, given: Any, kit: Path) -> SiteTable:
     for key in ("rows", "pad_ids"):
         if keys.get(key, 0) < 0:
             raise InputError(f"{key} in {where} must be at least 0, but is {keys[key]}.")
+    for column, kind in keys.get("kinds", {}).items():
+        if kind not in COLUMN_KINDS:
+            raise InputError(f"kinds.{column} in {where} must be one of {', '.join(COLUMN_KINDS)}, but is {kind!r}.")
     keys["units"] = {str(column): str(unit) for column, unit in keys.get("units", {}).items()}
     return _check_words(where, keys)
 

@@ -25,7 +25,7 @@ from fedspan.data.preparation import Preparation
 from fedspan.data.remote_tables import RemoteTable
 from fedspan.deployment.later_checkpoint import LaterCheckpoint
 from fedspan.deployment.run_request import COMPARING_ESTIMATORS, LABELLED_ESTIMATORS, VIEW_ESTIMATORS, RunRequest
-from fedspan.engines.handshake import handshake
+from fedspan.engines.handshake import describe_kinds, handshake
 from fedspan.engines.remote import RemoteEngine
 from fedspan.engines.site import explain
 from fedspan.engines.start import algorithm_from, preparation_from
@@ -183,6 +183,8 @@ class ServerJob:
         )
         first = next(iter(tables.values()))
         ledger.add(Note(f"handshake: {first.n_features} features"))
+        for warning in [] if views else describe_kinds(tables):
+            ledger.add(Note(warning))
         if views:
             _check_have_ids(request, tables, ledger)
         else:

@@ -11,10 +11,12 @@ from hashlib import sha256
 from pathlib import Path
 
 from fedspan._files import make_private_folder, write_whole
-from fedspan._foreign import printable
+from fedspan._foreign import parse_json, printable
 from fedspan._types import Json
 from fedspan._version import __version__
 from fedspan.deployment.site_rules.book import Book, BookLine
+from fedspan.deployment.site_rules.model_card import write_card
+from fedspan.deployment.site_rules.run_list import list_site_runs
 from fedspan.deployment.site_service import ORDER
 from fedspan.errors import InputError
 
@@ -55,10 +57,11 @@ def verify_book(kit: Path, head: str | None = None) -> list[str]:
     return [f"the book is whole: {audit.lines} lines", f"digest of the last line: {audit.head}"]
 
 
-def collect_evidence(kit: Path, run: str, folder: Path) -> list[str]:
+def collect_evidence(kit: Path, run: str, folder: Path, results: Path | None = None) -> list[str]:
     """Write what this site knows of a run into a new folder: its orders, certificates and the book; no data, no keys.
 
     Returns the names of the files. The whole book goes with it, because only the whole chain can be verified.
+    `results` is the researcher's run folder, if it was handed over: ledger, report and model card are added.
     """
     entries = list(find_entries(kit, run))
     names = sorted({str(entry.facts["run"]) for entry in entries})
@@ -68,6 +71,8 @@ def collect_evidence(kit: Path, run: str, folder: Path) -> list[str]:
     verify_book(kit)
     if folder.exists():
         raise InputError(f"{folder} already exists; choose another folder.")
+    if results is not None:
+        _check_results(results, names[0])
     make_private_folder(folder)
     shutil.copyfile(Book(kit).path, folder / "book.jsonl")
     for place in sorted((kit / "fedspan" / "runs" / names[0]).glob(f"*/{ORDER}")):
@@ -75,6 +80,16 @@ def collect_evidence(kit: Path, run: str, folder: Path) -> list[str]:
     for name in _CERTIFICATES:
         if (kit / "startup" / name).is_file():
             shutil.copyfile(kit / "startup" / name, folder / name)
+    for digest in sorted({str(entry.facts["signed"]) for entry in entries if "signed" in entry.facts}):
+        record = kit / "fedspan" / "orders" / f"{digest}.json"
+        if record.is_file():
+            shutil.copyfile(record, folder / f"signed-{digest[:16]}.json")
+    summary = next(iter(list_site_runs(entries)), None)
+    if summary is not None:
+        write_whole(folder / "model-card.md", write_card(summary, entries, results))
+    if results is not None:
+        for name in ("ledger.jsonl", "report.html"):
+            shutil.copyfile(results / name, folder / name)
     words = [f"{entry.when}  {describe_entry(entry)}" for entry in entries]
     write_whole(folder / "log.txt", "\n".join(words) + "\n")
     files = sorted(path.name for path in folder.iterdir())
@@ -114,6 +129,21 @@ def describe_entry(entry: BookLine) -> str:
     if entry.event == "administrator":
         return f"changed   {facts['act']}"
     return "(a line that a crash cut off)"
+
+
+def _check_results(results: Path, run: str) -> None:
+    """Refuse a run folder of another run."""
+    try:
+        told = parse_json((results / "federation.json").read_bytes())
+    except (OSError, ValueError):
+        told = None
+    if not isinstance(told, dict) or told.get("run") != run:
+        raise InputError(
+            f"{results} is not the researcher's folder of this run: its federation.json names another one."
+        )
+    for name in ("ledger.jsonl", "report.html", "model.safetensors"):
+        if not (results / name).is_file():
+            raise InputError(f"{results} has no {name}; the run has not ended there.")
 
 
 def _describe_array(array: Json) -> str:
@@ -157,10 +187,15 @@ def _describe_crate(folder: Path, run: str, files: list[str]) -> Mapping[str, Js
 def _say_what(name: str) -> str:
     if name.startswith("order-"):
         return "What the run, or a part of it, was opened with, as it came"
+    if name.startswith("signed-"):
+        return "The order as the researcher signed it, with certificate, signature and this site's decision"
     known = {
         "book.jsonl": "The site's book, whole, so that its chain can be verified",
         "log.txt": "The lines of the book that are about this run, in words",
         "rootCA.pem": "The certificate of the federation",
         "client.crt": "The certificate of the site",
+        "model-card.md": "What the model is, who asked for it, what protected the rows, and what this site gave",
+        "ledger.jsonl": "The ledger of the run, from the researcher's folder",
+        "report.html": "The report of the run, from the researcher's folder",
     }
     return known[name]

@@ -32,6 +32,7 @@ from fedspan.deployment.kit_identity import KitIdentity
 from fedspan.deployment.policy import FILE, Policy, SiteTable
 from fedspan.deployment.site_rules.asked_questions import QuestionsOnDisk
 from fedspan.deployment.site_rules.book import Book, BookError, BookEvent, list_arrays
+from fedspan.deployment.site_rules.kept_messages import KeptMessages
 from fedspan.deployment.site_rules.pause import Pause
 from fedspan.deployment.site_rules.rosters import Rosters
 from fedspan.deployment.site_rules.shutter import MOST, Shutter
@@ -263,6 +264,12 @@ class SiteService:
         facts: dict[str, Json] = {"run": self.open_run.name, "table": self.open_run.table, "task": reply.task}
         facts |= {"round": reply.round, "arrays": list_arrays(reply.arrays), "bytes": len(encoded)}
         self._write_down("answered", **facts)
+        try:
+            self.open_run.kept_messages.add(blob, encoded)
+        except OSError as error:
+            raise PolicyRefusal(
+                "This site cannot keep the messages of this run, so it answers nothing; its log says why.", passing=True
+            ) from error
         self.open_run.count_answer(reply.task, len(encoded))
         return encoded
 
@@ -357,6 +364,7 @@ class _Run:
         self.kind = algorithm.client
         self.options = algorithm.client_options() | ({"row_norm": plan.row_norm} if plan else {})
         self.asks, self.memory = algorithm.asks(), memory
+        self.kept_messages = KeptMessages(memory.folder, self.policy.transcript)
         # With noise, what leaves is protected however few rows it is about.
         self.least_rows = 1 if start.privacy else self.policy.find_table(start.table).min_rows
         vault = Party(name, start.threshold) if start.threshold and witness is None else None

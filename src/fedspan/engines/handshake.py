@@ -14,6 +14,9 @@ from fedspan.engines.start import TableRequest
 from fedspan.engines.transport import Transport, read_answer
 from fedspan.errors import CheckpointError, ClientError, FedspanError, InputError
 
+COLUMN_KINDS = ("integer", "number", "yes/no", "date")
+"""What a site's file may say that a column holds; columns of words are those with categories."""
+
 
 class DescriptionRequest(TypedDict):
     """What the server asks of each site. `labels`: say also which classes there are."""
@@ -36,6 +39,7 @@ class Description(TypedDict):
     n_features: int
     digest: str
     units: dict[str, str]
+    kinds: dict[str, str]
     names: list[str] | None
     columns: list[str] | None
     categories: dict[str, list[str]]
@@ -62,6 +66,8 @@ def handshake(
     for site, description in descriptions.items():
         if same_columns and description["digest"] != descriptions[first]["digest"]:
             raise InputError(_explain_difference(first, descriptions[first], site, description))
+        if same_columns:
+            _check_dates(first, descriptions[first], site, description)
     return {site: _to_table(description) for site, description in descriptions.items()}
 
 
@@ -78,6 +84,8 @@ def _parse_description(site: str, future: Future[str], timeout: float) -> Descri
         description = build(Description, read_answer(answer, site))
     except CheckpointError as error:
         raise ClientError(f"Site {site!r} must describe its table, but sent something else: {error}") from None
+    if not set(description["kinds"].values()) <= set(COLUMN_KINDS):
+        raise ClientError(f"Site {site!r} must describe its table, but says of a column what is no kind of column.")
     if min(description["rows"], description["n_features"]) < 0:
         raise ClientError(f"Site {site!r} must describe its table, but its counts are not those of a table.")
     return description
@@ -96,11 +104,38 @@ def _to_table(description: Description) -> RemoteTable:
         description["rows"],
         labels,
         units=units,
+        kinds=tuple(sorted(description["kinds"].items())),
         columns=columns,
         categories=words,
         ids=description["ids"],
         keyed=description["keyed"],
     )
+
+
+def _check_dates(first: str, ours: Description, site: str, theirs: Description) -> None:
+    """Refuse dates at one site that are numbers at another: both become numbers, of which a sum means nothing."""
+    for column in ours["kinds"].keys() & theirs["kinds"].keys():
+        own, other = ours["kinds"][column], theirs["kinds"][column]
+        if own != other and "date" in (own, other):
+            raise InputError(
+                f"Column {column!r} holds {_KIND_WORDS[own]} at site {first!r}, but {_KIND_WORDS[other]} at site "
+                f"{site!r} (kinds in the sites' files). Leave it out of data.columns, or ask a site to convert it."
+            )
+
+
+def describe_kinds(tables: Mapping[str, RemoteTable]) -> list[str]:
+    """What the sites say differently of a column without it being wrong: whole numbers here and fractions there."""
+    said: list[str] = []
+    columns = dict.fromkeys(column for table in tables.values() for column, _ in table.kinds)
+    for column in columns:
+        kinds = {site: dict(table.kinds)[column] for site, table in tables.items() if column in dict(table.kinds)}
+        if len(set(kinds.values())) > 1:
+            each = ", ".join(f"{_KIND_WORDS.get(kind, kind)} at {site!r}" for site, kind in kinds.items())
+            said.append(f"warning: Column {column!r} is not the same at all sites: {each}. Is it the same quantity?")
+    return said
+
+
+_KIND_WORDS = {"integer": "whole numbers", "number": "numbers", "yes/no": "yes and no", "date": "dates"}
 
 
 def _explain_difference(first: str, ours: Description, site: str, theirs: Description) -> str:

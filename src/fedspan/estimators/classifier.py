@@ -29,7 +29,7 @@ from fedspan.estimators._bases.coefficients import CoefficientTable, tabulate_co
 from fedspan.estimators._bases.export import logistic_to_sklearn
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions, name_coefficients
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier, warn_of_fit
-from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
+from fedspan.estimators._bases.labels import encode_labels, guessing_loss, match_to_rows, tell_labels, weigh_rows
 from fedspan.estimators._bases.new_rows_as_fitted import prepare_rows
 from fedspan.estimators._bases.onnx_export import logistic_to_onnx
 from fedspan.estimators._options.classifier_methods import (
@@ -251,8 +251,12 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         if isinstance(method, LogisticNewton):
             self._learn_coefficients(method, result, labels)
         else:
-            self._learn(chosen, result, labels)
+            self._learn(chosen, result, labels, guessing_loss(labels, codes, self._weigh(labels, codes, given_weight)))
         return self
+
+    def _weigh(self, labels: list[Any], codes: Mapping[str, Array], given: Mapping[str, Array]) -> dict[str, Array]:
+        """The weight of each row's loss; empty where all are 1, or known to the sites only."""
+        return join_weights(weigh_rows(self.class_weight, labels, codes), given) if codes else {}
 
     def _choose(
         self,

@@ -51,7 +51,7 @@ class DeepParameters:
     _: KW_ONLY
     bits: int | None = field(
         default=None,
-        metadata=about("Bits per number on both links (CuteMaxVar-Deep).", least=2, most=16),
+        metadata=about("Bits per number on both links (CuteMaxVar-Deep).", least=2, most=16, example=3),
     )
     first_bits: int | None = field(
         default=8, metadata=about("Bits of the first exchange if bits is given.", least=2, most=16)
@@ -64,7 +64,8 @@ class DeepParameters:
     )
     rounds: int = field(default=50, metadata=ROUNDS)
     optimizer: Callable[..., Any] | None = field(
-        default=None, metadata=about("A class of torch.optim, or a function from parameters to an optimiser.")
+        default=None,
+        metadata=about("A class of torch.optim, or a function from parameters to an optimiser.", in_job=False),
     )
     alpha: float = field(
         default=math.inf, metadata=about("The weight of the proximal term of the common representation.", above=0)
@@ -168,12 +169,14 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         """Train the networks. The parameters are those of `FederatedGCCA.fit`; no rows are held out."""
         check_parameters(self)
         ledger = ledger if ledger is not None else Ledger()
-        matching = Matching(match, secret, engine=self.engine, ledger=ledger, retries=retries)
-        sources, matched = match_views(gather_views(views, ids), matching)
-        elsewhere = is_remote({name: view.source for name, view in sources.items()})
-        networks = {} if elsewhere else self._match_networks(list(sources))
+        given = gather_views(views, ids)
+        elsewhere = is_remote({name: view.source for name, view in given.items()})
         if elsewhere and self.networks is not None:
             raise InputError("The sites' own files name their networks; leave networks out.")
+        networks = {} if elsewhere else self._match_networks(list(given))
+        facts = {"networks": self._digest(networks)}  # which makes them, so that wrong ones are refused first
+        matching = Matching(match, secret, engine=self.engine, ledger=ledger, retries=retries)
+        sources, matched = match_views(given, matching)
         data: dict[str, object] = {}
         for name, view in sources.items():
             if elsewhere:
@@ -197,7 +200,7 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
             why="as requested",
             rounds=int(self.rounds),
             channel=self._make_channel(),
-            facts={"networks": self._digest(networks)},
+            facts=facts,
             engine=engine,
         )
         state = result.state
@@ -242,7 +245,7 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         """The networks by the names of their views."""
         given = self.networks
         if given is None:
-            raise InputError("The networks are missing; give networks, one for each view.")
+            raise InputError("The networks are missing; give networks (to load, too), one for each view.")
         networks = given if isinstance(given, Mapping) else dict(zip(names, given, strict=False))
         if len(given) != len(names) or set(networks) != set(names):
             found = f"the names are {list(given)}" if isinstance(given, Mapping) else f"there are {len(given)}"
@@ -287,6 +290,7 @@ class DeepFederatedGCCA(ViewEstimator, DeepParameters):
         check_is_fitted(self)
         if not self.parameters_:
             raise InputError("The networks stayed at the sites of the federation, so they can be used only there.")
+        self._match_networks(self.view_names_)
 
     def _make_trained(self, i: int) -> Any:
         network = self._match_networks(self.view_names_)[self.view_names_[i]]

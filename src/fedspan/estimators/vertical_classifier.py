@@ -23,7 +23,7 @@ from fedspan.estimators._bases.beside_rows import join_weights, scale_weights, s
 from fedspan.estimators._bases.feature_views import open_feature_views, open_new_feature_views
 from fedspan.estimators._bases.federated_estimator import ClientData, FitOptions
 from fedspan.estimators._bases.fitted_classifier import OF_CLASSIFIERS, FittedClassifier
-from fedspan.estimators._bases.labels import encode_labels, match_to_rows, tell_labels, weigh_rows
+from fedspan.estimators._bases.labels import encode_labels, guessing_loss, match_to_rows, tell_labels, weigh_rows
 from fedspan.estimators._options.classifier_methods import (
     VIEW_METHODS,
     ViewClassifierParameters,
@@ -151,7 +151,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         opened = open_feature_views(views, ids, matching)
         data, widths = opened.data, opened.widths
         beside = _Beside(requests, opened.arrange("groups", groups), opened.arrange("sample_weight", sample_weight))
-        labels, clients, rows, limits = self._label_views(data, opened.arrange("y", y), beside, options)
+        labels, clients, rows, limits, guessing = self._label_views(data, opened.arrange("y", y), beside, options)
         extras, prior = {"exchange": self.exchange}, read_bounds(self.standardize, sum(widths.values()))
         known: dict[str, int] | None = vars(self).get("views_")
         if self.warm_start and known is not None and widths != known:
@@ -171,7 +171,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         self.column_names_, self.matched_ = opened.columns, opened.matched
         self.n_samples_, self.n_clients_ = rows, len(data)
         self._keep_run(result)
-        self._learn(chosen, result, labels)
+        self._learn(chosen, result, labels, guessing)
         return self
 
     def partial_fit(self, views: ClientData, y: object = None, **options: Any) -> Self:
@@ -188,10 +188,8 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
         finally:
             self.warm_start = before
 
-    def _label_views(
-        self, data: Mapping[str, Any], y: object, beside: _Beside, options: FitOptions
-    ) -> tuple[list[Any], dict[str, object], int, LimitPlan]:
-        """The classes, what each client is made of, how many rows there are, and the limits."""
+    def _label_views(self, data: Mapping[str, Any], y: object, beside: _Beside, options: FitOptions) -> _Labelled:
+        """The classes, and what belongs to them."""
         if is_remote(data):
             if self.model is not None:
                 raise InputError("Torch modules cannot be sent to the sites of a federation; leave model out.")
@@ -211,7 +209,7 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
             limits = plan_limits(beside.requests, [], labels)
             if limits.classes:
                 tables = {name: table.tell(limited=list(limits.classes)) for name, table in tables.items()}
-            return labels, dict(tables), next(iter(counts.values())), limits
+            return _Labelled(labels, dict(tables), next(iter(counts.values())), limits, guessing_loss(labels, {}, {}))
         if y is None:
             raise InputError("The labels of the rows are missing; call fit(views, y).")
         labels, codes = self._encode({"all": np.asarray(y).reshape(-1)})
@@ -243,9 +241,11 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
                     "class_weight and sample_weight are for the built-in network; weigh the loss in the Problem of the "
                     "torch modules."
                 )
-            return labels, {n: TorchViewRows(network, n, X, code, group) for n, X in data.items()}, len(code), limits
+            rows = {name: TorchViewRows(network, name, X, code, group) for name, X in data.items()}
+            return _Labelled(labels, dict(rows), len(code), limits, guessing_loss(labels, codes, {}))
         made = {name: (X, code, weight, part, limits.parts) for name, X in data.items()}
-        return labels, dict(made), len(code), limits
+        weights = {} if weight is None else {"all": weight}
+        return _Labelled(labels, dict(made), len(code), limits, guessing_loss(labels, codes, weights))
 
     def _make_network(self, classes: int) -> Swish | TorchViews:
         if self.model is None:
@@ -288,6 +288,24 @@ class VerticalFederatedClassifier(FittedClassifier, ViewClassifierParameters):
     def score(self, views: ClientData, y: object, sample_weight: object = None, ids: object = None) -> float:
         """The share of rows whose class is right. With `ids`, as in `predict`, `y` is that of the first view's rows."""
         return float(accuracy_score(y, self.predict(views, ids), sample_weight=sample_weight))
+
+
+class _Labelled(NamedTuple):
+    """What becomes of views and labels.
+
+    Attributes:
+        labels: The classes.
+        clients: What each client is made of.
+        rows: How many rows each of them has.
+        limits: What is limited.
+        guessing: The loss of a model that knows only the shares of the classes.
+    """
+
+    labels: list[Any]
+    clients: dict[str, object]
+    rows: int
+    limits: LimitPlan
+    guessing: float
 
 
 class _Beside(NamedTuple):

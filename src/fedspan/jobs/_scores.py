@@ -6,6 +6,7 @@ are at other sites. `fedspan report --without-rows` leaves them out.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -66,7 +67,9 @@ def keep_scores(path: Path, job: Job, model: AnyModel, data: Mapping[str, object
         return
     rows = {name: _sample_rows(X, most) for name, X in opened.items()}
     if len(rows) > 1 and model.n_samples_ > len(model.components_):
-        model.measure_drift(rows)
+        with warnings.catch_warnings():  # these rows are arrays, with their columns in the model's order
+            warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
+            model.measure_drift(rows)
     if len(model.components_) < 2:
         return
     W = model.components_[:2].T / model.scale_[:, None]

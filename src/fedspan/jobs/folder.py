@@ -25,6 +25,7 @@ try:
 except ImportError:  # a system without it has no lock; all else works
     fcntl = None  # type: ignore[assignment]
 
+_LOCKS = Path("/proc/locks")  # Linux: who holds which lock
 MARK = "# A fedspan run folder: `fedspan resume` goes on, `fedspan report` writes report.html anew."
 DEMO_MARK = "# Made by `fedspan demo`, which may replace it."
 
@@ -97,6 +98,15 @@ class RunFolder:
                     if _is_temporary(entry):
                         entry.unlink()
             yield
+
+    def is_at_work(self) -> bool:
+        """Whether a process holds the folder's lock. It is only looked at: to take it would keep others out."""
+        try:
+            number = self.job.stat().st_ino
+            lines = _LOCKS.read_text(encoding="ascii").splitlines()
+        except OSError:  # a system that does not tell
+            return False
+        return any(" FLOCK " in line and f":{number} " in line for line in lines)
 
     def undo(self) -> None:
         """Take back what `create` made: this folder's own files, and folders that were not there before."""

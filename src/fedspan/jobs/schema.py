@@ -165,6 +165,8 @@ def _parameter(row: Parameter) -> JsonSchema:
 
 
 def _find_default(row: Parameter) -> dict[str, object]:
+    if isinstance(row.default, float) and not math.isfinite(row.default):  # JSON has no infinity
+        return {}
     return {"default": row.default} if isinstance(row.default, bool | int | float | str) else {}
 
 

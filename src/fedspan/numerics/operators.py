@@ -25,6 +25,7 @@ from hashlib import blake2b
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
+import scipy.linalg.blas
 import scipy.sparse as sp
 
 from fedspan._types import Array
@@ -124,6 +125,16 @@ def _drop_not_finite(A: sp.csr_array) -> sp.csr_array:
         return A
     data = np.where(np.repeat(bad, np.diff(A.indptr)), 0.0, A.data)
     return sp.csr_array((data, A.indices, A.indptr), shape=A.shape)
+
+
+def _mirror(G: Array) -> None:
+    """The lower half of a symmetric (d, d) into the upper one, without another (d, d)."""
+    step = max(1, _ROW_BLOCK // max(len(G), 1))
+    for i in range(0, len(G), step):
+        j = min(i + step, len(G))
+        G[i:j, j:] = G[j:, i:j].T
+        block = np.tril(G[i:j, i:j])
+        G[i:j, i:j] = block + np.tril(block, -1).T
 
 
 class RowPass(NamedTuple):
@@ -481,7 +492,8 @@ class Rows:
         least, most = _PASS_BLOCK
         step = min(max(1, min(max(4 * self.d**2, least), most) // self.d), self.n)
         center = c.astype(dtype)
-        buffer, product = np.empty((step, self.d), dtype), np.empty((self.d, self.d), dtype)
+        buffer, double = np.empty((step, self.d), dtype), dtype == np.float64
+        product = np.empty((0, 0) if double else (self.d, self.d), dtype)
         roots = np.ones(step, dtype) if self._roots is None else self._roots.astype(dtype)
         s, G, start = np.zeros(self.d), np.zeros((self.d, self.d)), 0
         with np.errstate(over="ignore", invalid="ignore"):
@@ -491,8 +503,13 @@ class Rows:
                 if self._roots is not None:
                     B *= v[:, None]
                     start += len(B)
-                G += np.matmul(B.T, B, out=product)
+                if double:  # half of G is enough, and is added to where it is; BLAS wants its transpose
+                    G = scipy.linalg.blas.dsyrk(1.0, B.T, beta=1.0, c=G.T, overwrite_c=1).T
+                else:
+                    G += np.matmul(B.T, B, out=product)
                 s += v[: len(B)] @ B
+        if double:
+            _mirror(G)
         return RowPass(self.total, center.astype(np.float64), s, G)
 
     def multiply_by_gram(self, V: Array, mu: Array | None, s: Array | None) -> Array:

@@ -11,11 +11,12 @@ from fedspan.core.ledger import Ledger
 from fedspan.reports._section import IterativeModel, Metrics, ShownRows, build_iterative_section, render_course
 from fedspan.reports.drawing.charts import draw_bar_chart
 from fedspan.reports.drawing.scatter import draw_scatter
-from fedspan.reports.format import format_count
+from fedspan.reports.format import Html, escape, format_count
 from fedspan.reports.page import render_charts, render_figure, render_table
 
 _ENTITIES = 4000  # points of a scatter plot
-_LISTED = 10  # components in the table of correlations
+_LISTED = 10  # components in the table of correlations, and rows in that of weights
+_LARGEST_WEIGHTS = 5  # that are named of each view and component
 
 
 class GccaModel(IterativeModel, Protocol):
@@ -33,6 +34,13 @@ class GccaModel(IterativeModel, Protocol):
     missing_: Array | None  # (J, views) whether a view lacks an entity, if that is known here
     n_features_: list[int]
     n_views_: int
+
+
+class LinearGccaModel(GccaModel, Protocol):
+    """What it reads besides of one whose components are weighted sums of features."""
+
+    weights_: list[Array]  # (features, k) of each view; empty if they stayed at the sites
+    column_names_: list[list[str] | None]
 
 
 def _summarize_gcca(model: GccaModel, duration: str) -> str:
@@ -102,6 +110,32 @@ def _render_gcca(model: GccaModel, ledger: Ledger, rows: ShownRows) -> str:
         f"variance that the common components explain.{more}{_explain_rows(model)}</p>"
         + _render_view_table(model)
         + _render_gaps(model)
+    )
+
+
+def _render_linear_gcca(model: LinearGccaModel, ledger: Ledger, rows: ShownRows) -> str:
+    return _render_gcca(model, ledger, rows) + _render_weights(model)
+
+
+def _render_weights(model: LinearGccaModel) -> str:
+    """Which features each view contributes."""
+    if not model.common_.shape[1]:
+        return ""
+    title = "<h2>What each view contributes</h2>"
+    if not model.weights_:
+        return f"{title}<p>The weights of the features stayed at the clients.</p>"
+    found = []
+    for name, columns, W in zip(model.view_names_, model.column_names_, model.weights_, strict=True):
+        shown = [f"feature {j + 1}" for j in range(len(W))] if columns is None else [*map(str, columns)]
+        for i in range(W.shape[1]):
+            largest = np.argsort(-np.abs(W[:, i]), kind="stable")[:_LARGEST_WEIGHTS]
+            items = (f'<span class="keep">{W[j, i]:+.2g} {escape(shown[j])}</span>' for j in largest)
+            found.append([str(name), str(i + 1), Html(" ".join(items))])
+    more = f" The first {_LISTED} of {len(found)} lines are shown." if len(found) > _LISTED else ""
+    return (
+        f"{title}<p>The features with the largest weights. A weight is for one unit of its feature, so weights of "
+        f"features in different units cannot be compared.{more}</p>"
+        + render_table(["view", "component", "largest weights"], found[:_LISTED], numbers={1}, save_as="weights")
     )
 
 
@@ -195,10 +229,12 @@ def _render_view_table(model: GccaModel) -> str:
         rows.append(["held out", "", "", *(f"{c:.3f}" for c in model.held_out_correlations_[:listed])])
     if not np.isnan(model.eigenvalue_by_chance_):
         rows.append(["eigenvalue", "", "", *(f"{c:.3f}" for c in model.eigenvalues_[:listed])])
-    return render_table(head, rows, numbers=set(range(1, len(head))))
+    return render_table(head, rows, numbers=set(range(1, len(head))), save_as="agreement")
 
 
-GCCA = build_iterative_section("Federated GCCA", _summarize_gcca, _list_gcca_sizes, _list_gcca_figures, _render_gcca)
+GCCA = build_iterative_section(
+    "Federated GCCA", _summarize_gcca, _list_gcca_sizes, _list_gcca_figures, _render_linear_gcca
+)
 DEEP_GCCA = build_iterative_section(
     "Deep GCCA",
     _summarize_gcca,

@@ -112,7 +112,7 @@ def render_table(
     lines += ["".join(cell("td", i, text) for i, text in enumerate(row)) for row in body]
     drawn = "".join(f"<tr>{line}</tr>" for line in lines)
     link = _render_save_link(f"{save_as}.csv", "text/csv", to_csv([head, *body]), "CSV") if save_as else ""
-    return f'<div class="table"><table class="{kind}">{drawn}</table></div>{link}'
+    return f'<div class="table" tabindex="0"><table class="{kind}">{drawn}</table></div>{link}'
 
 
 def _render_save_link(name: str, kind: str, content: str, says: str) -> str:

@@ -223,7 +223,7 @@ def _render_job(facts: RunFacts, seed: int) -> str:
     return (
         f"<p>Seed {escape(str(seed))}. To repeat the run, save this as job.toml, write the folders of your files where "
         "“…” stands for them, and run <code>fedspan run job.toml</code> with the versions listed in the notes."
-        f"{noise}</p><pre>{escape(text)}</pre>"
+        f'{noise}</p><pre tabindex="0">{escape(text)}</pre>'
     )
 
 

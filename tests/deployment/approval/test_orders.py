@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ from fedspan.deployment.approval.signed_order import SignedOrder, sign_order, ve
 from fedspan.deployment.loopback_federation import LoopbackFederation
 from fedspan.deployment.policy import Policy
 from fedspan.deployment.server_job import RunRequest
-from fedspan.deployment.site_evidence import describe_book
+from fedspan.deployment.site_evidence import collect_evidence, describe_book
 from fedspan.deployment.site_rules.book import Book
 from fedspan.engines.loopback import Call, Deliver
 from fedspan.engines.start import StartMessage, plain_fields
-from fedspan.errors import PolicyRefusal
+from fedspan.errors import InputError, PolicyRefusal
 
 Make = Callable[..., LoopbackFederation]
 PLAIN = {"n_components": 2, "solver": "ssi", "max_rounds": 3, "tol": 0.0, "random_state": 0}
@@ -70,8 +71,8 @@ def test_a_signed_order_runs_and_the_book_says_whose_it_was(make_gated: Make) ->
     ("who", "why"),
     [
         ("south", "not a researcher's"),
-        ("late", "not valid at this time"),
-        ("early", "not valid at this time"),
+        ("late", "by this machine's clock it is"),
+        ("early", "by this machine's clock it is"),
         ("foreign", "not issued by this federation's root"),
         (BOB, f"{BOB} may not run jobs at this site"),
         (None, "orders only that a researcher has signed"),
@@ -301,3 +302,35 @@ def test_options_are_compared_for_orders_of_single_algorithms(make_gated: Make) 
     assert "the options are" in three.carry_out(request)["error"]
     three.tamper = None
     assert three.carry_out(request)["done"]
+
+
+def test_evidence_holds_the_order_as_it_was_signed_and_what_the_researcher_adds(
+    make_gated: Make, tmp_path: Path
+) -> None:
+    """An auditor verifies the signature from the folder alone, with the root's certificate that is in it."""
+    three = make_gated(approval="each")
+    request = order()
+    digest = approve_everywhere(three, request)
+    assert three.carry_out(request)["done"]
+    kit, results = three.sites["east"], tmp_path / "results"
+    results.mkdir()
+    for name in ("ledger.jsonl", "model.safetensors"):
+        (results / name).write_bytes((three.place(request) / name).read_bytes())
+    (results / "report.html").write_text("report")
+    (results / "federation.json").write_text(json.dumps({"kit": "k", "run": "another"}))
+    with pytest.raises(InputError, match="not the researcher's folder of this run"):
+        collect_evidence(kit, request.run, tmp_path / "no", results)
+    assert not (tmp_path / "no").exists()
+    (results / "federation.json").write_text(json.dumps({"kit": "k", "run": request.run}))
+    out = tmp_path / "evidence"
+    names = collect_evidence(kit, request.run, out, results)
+    assert {"ledger.jsonl", "report.html", "model-card.md", f"signed-{digest[:16]}.json", "rootCA.pem"} <= set(names)
+    (tmp_path / "auditor" / "startup").mkdir(parents=True)
+    (tmp_path / "auditor" / "startup" / "rootCA.pem").write_bytes((out / "rootCA.pem").read_bytes())
+    kept = json.loads((out / f"signed-{digest[:16]}.json").read_text())
+    signed = SignedOrder.from_json(kept["signed"])
+    assert verify_order(tmp_path / "auditor", signed).submitter.name == ADA
+    assert kept["state"] == "approved"
+    assert not any(path.suffix == ".key" for path in out.iterdir())
+    model = sha256((results / "model.safetensors").read_bytes()).hexdigest()
+    assert model in (out / "model-card.md").read_text()

@@ -2,7 +2,8 @@
 
 Notation: J entities, K components, I views; B_i (J, N_i) the view of client i, centred and scaled at home, ε the
 ridge; Q_i (N_i, K) its weights, M_i = B_i Q_i (J, K), P_i = B_i(B_iᵀB_i + εI)†B_iᵀ, G (J, K) the common representation,
-f_i = ½‖B_iQ_i - G‖² + (ε/2)‖Q_i‖². Lines are those of CuteMaxVar's Algorithm 1 (see altmaxvar.py).
+f_i = ½‖B_iQ_i - G‖² + (ε/2)‖Q_i‖²; T_i the part of P_i in the span of the view's r leading left singular vectors. Lines
+are those of CuteMaxVar's Algorithm 1 (see altmaxvar.py).
 
 What the server sees in a run: how many rows each client has and a digest of their ids (entities.py), the sums Σ M_i (or
 Σ P_i V) and numbers such as Σ f_i. If `reduce` is asked (MVLSA, a start by it, MaxVarDavidson), it sees every view's
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -62,10 +64,11 @@ class ViewClient(EntitiesClient[ViewState]):
         steps: int = 10,
         batch: int = 0,
         relative: bool = False,
+        local_rank: int = 0,
     ) -> None:
         self.entities = data if isinstance(data, Entities) else Entities(data)
         self.view = View(self.entities.X, center, scale, ridge, accuracy, relative)
-        self.local, self.steps, self.batch = local, steps, batch
+        self.local, self.steps, self.batch, self.local_rank = local, steps, batch, local_rank
 
     def init(self) -> ViewState:
         return ViewState()
@@ -94,6 +97,37 @@ class ViewClient(EntitiesClient[ViewState]):
     def fit_view_on_grid(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
         """P_i V̂ in whole multiples of the run's step."""
         return state, {"Y": round_product(self.view.project, arrays)}
+
+    @task(releases={"Y": None, "E": None}, shows=f"{_SHOWS_PROJECTIONS}, and on its main directions among the entities")
+    def fit_view_twice(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
+        """P_i Z and T_i Z."""
+        return state, {"Y": self.view.project(arrays["Z"]), "E": self._lead(arrays["Z"])}
+
+    @task(
+        releases={"Y": None, "E": None},
+        shows=f"{_SHOWS_PROJECTIONS}, and on its main directions among the entities, rounded",
+    )
+    def fit_view_twice_on_grid(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
+        """P_i V̂ in whole multiples of the run's step, and T_i V̂."""
+        V = from_grid(arrays["Z"], arrays["scale"])
+        return state, {"Y": round_product(self.view.project, arrays), "E": self._lead(V)}
+
+    @task(releases={"S": None}, shows="a few random combinations of its main directions among the entities, rounded")
+    def sketch_leading(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:
+        """T_iΩ for the Ω (J, k) of a seed that all clients have."""
+        Omega = draw_mix(int(arrays["seed"]), self.view.J, int(arrays["k"]))
+        return state, {"S": self._lead(Omega / np.sqrt(self.view.J))}
+
+    def _lead(self, V: Array) -> Array:
+        """T_i V for columns of unit size, in whole numbers of at most about 64 (a direction to look at, no more)."""
+        W = self._leading_weights
+        return np.rint(self.view.times(W @ (W.T @ self.view.cross(V))) * (64 * np.sqrt(self.view.J))).astype(np.int64)
+
+    @cached_property
+    def _leading_weights(self) -> Array:
+        """W (N_i, r) with T_i = (B_iW)(B_iW)ᵀ."""
+        S, V = self.view.leading_factor(self.local_rank, np.sqrt(self.view.column_squares))
+        return V / np.sqrt(S**2 + self.view.ridge)
 
     @task(releases={"S": None}, shows="a few random combinations of its features for each entity, rounded")
     def sketch(self, state: ViewState, arrays: Arrays, rng: Streams) -> tuple[ViewState, Arrays]:

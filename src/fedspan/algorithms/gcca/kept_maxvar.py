@@ -247,6 +247,10 @@ class KeptMaxVar(MaxVarKrylov):
     def __post_init__(self) -> None:
         if self.patience:
             raise InputError("patience looks at what single views say of rows held out. Leave it out.")
+        if self.width is not None or self.local_rank is not None:
+            raise InputError(
+                "width and local_rank are for MaxVarKrylov, whose weights do not stay at the clients. Leave them out."
+            )
 
     @property
     def product_task(self) -> str:
@@ -292,19 +296,19 @@ class KeptMaxVar(MaxVarKrylov):
         moments = Moments(len(r), np.zeros(len(r)), r, float(self.k), views)
         return KrylovStart(moments, orthonormalize(S.astype(np.float64) / r[:, None]))
 
-    def _multiply(self, state: KrylovState) -> Round[tuple[Array, Array]]:
+    def multiply_block(self, state: KrylovState) -> Round[tuple[Array, Array, Array | None]]:
         if self.missing == "none":
-            return (yield from super()._multiply(state))
+            return (yield from super().multiply_block(state))
         r = state.moments.scale[:, None]
         V = state.next / r
         if not self.rounded:
             Y = (yield from complete(Ask(self.product_task, {"Z": V}, Sum("Y")))).total["Y"]
-            return state.next, Y / r
+            return state.next, Y / r, None
         codes, scale = to_grid(V, self.grid)
         arrays = {"Z": codes, "scale": scale, "step": np.array(state.step)}
         Y = (yield from complete(Ask(self.product_task, arrays, Sum("Y")))).total["Y"]
         had = np.where(np.isfinite(r), from_grid(codes, scale) * np.where(np.isfinite(r), r, 0.0), 0.0)
-        return had, Y * state.step / r
+        return had, Y * state.step / r, None
 
     def close(self, state: ViewsKrylovState) -> Round[Answer]:
         G, views = fix_signs(state.Z.T).T, state.moments.clients

@@ -43,7 +43,8 @@ def use_torch_alone(rng: np.random.Generator | None = None, threads: int | None 
 
 def make_network(network: Module | Callable[[], Module]) -> Module:
     """A network of one's own: a copy of a module, or a new one from its maker."""
-    Module = import_torch().nn.Module
+    nn = import_torch().nn
+    Module = nn.Module
     net = network
     if isinstance(network, Module):
         net = deepcopy(network)
@@ -53,6 +54,8 @@ def make_network(network: Module | Callable[[], Module]) -> Module:
         raise InputError(
             f"A network must be a torch.nn.Module with parameters, or a function that makes one, but is {net!r}."
         )
+    if any(isinstance(one, nn.parameter.UninitializedParameter) for one in net.parameters()):
+        raise InputError(f"A network must say how many features it takes, but has a lazy layer: {net!r}.")
     return net
 
 

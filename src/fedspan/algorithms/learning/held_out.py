@@ -7,13 +7,15 @@ The held-out rows are the same in every round and run: an even share of each cla
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedspan._types import Array
+from fedspan._types import Array, Arrays
 from fedspan.numerics.swish import softmax
 
+_OWN_LOG = logging.getLogger("fedspan.evaluation")
 BINS = 10  # of the calibration curve
 _LEAST = 1e-15  # a probability below this counts as this
 _FIXED = 20_260  # the stream that deals rows
@@ -66,6 +68,25 @@ class Evaluation:
         """The mean distance between how sure the model is and how often it is right, over the bins of the curve."""
         rows, sure, right = self.curve.T
         return float(np.abs(sure - right).sum() / max(rows.sum(), 1))
+
+
+def tell_site(sums: Arrays, alone: Array) -> None:
+    """Write what the held-out rows of this client alone say into its own log: nobody else sees them by themselves."""
+    n, confusion = float(sums["n"]), sums["confusion"]
+    if not n:
+        return
+    own = Evaluation(n, float(sums["loss"]) / n, confusion, sums["curve"])
+    found = ", ".join("none held out" if np.isnan(share) else f"{share:.3f}" for share in own.recall)
+    _OWN_LOG.info(
+        "Of the %d rows that this site holds out, the model predicts %.3f rightly (loss %.3g; by class: %s); a linear "
+        "model of this site's other rows alone %.3f (loss %.3g).",
+        n,
+        own.accuracy,
+        own.loss,
+        found,
+        float(alone[0]) / n,
+        float(alone[1]) / n,
+    )
 
 
 def _divide(parts: Array, wholes: Array) -> Array:

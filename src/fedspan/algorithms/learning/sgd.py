@@ -120,7 +120,8 @@ class FedSgd(SampleBased, Server[SgdState]):
         return state.omega
 
     def metrics(self, state: SgdState) -> dict[str, float]:
-        return {"cost": state.loss, "norm2": float(state.omega @ state.omega)}
+        with np.errstate(over="ignore"):
+            return {"cost": state.loss, "norm2": float(state.omega @ state.omega)}
 
 
 @dataclass(frozen=True)

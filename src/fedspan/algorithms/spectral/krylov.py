@@ -40,7 +40,14 @@ from fedspan.algorithms._operator import check_step
 from fedspan.algorithms.spectral._eigenspace import Spectral, SpectralState
 from fedspan.algorithms.spectral.certified_angle import bound_angles, shrink_by_nystrom
 from fedspan.algorithms.spectral.narrow_sums import Shape, ask_near, predict_sum
-from fedspan.algorithms.spectral.wide_blocks import OPENING, OPENING_ARRAYS, ask_opening, first_width, later_width
+from fedspan.algorithms.spectral.wide_blocks import (
+    OPENING,
+    OPENING_ARRAYS,
+    ask_opening,
+    first_width,
+    later_width,
+    point_along,
+)
 from fedspan.core.protocol import Ask, Client, Course, Replay, Round, Sum, Turn, complete
 from fedspan.core.replay import CLOSE, TOGETHER, Basis, Comparison
 from fedspan.core.rng import Streams
@@ -244,7 +251,7 @@ class Krylov(Spectral[KrylovState]):
 
     def round(self, state: KrylovState, rng: Streams) -> Round[KrylovState]:
         k, trace = self.k, state.moments.trace or 1.0
-        V, Y = yield from self._multiply(state)
+        V, Y, lead = yield from self.multiply_block(state)
         U, L = extension(state.Qt.T, V)
         wide, more = state.first is not None, self._next_width
         m, room = len(state.Qt), max(self.keep, _KEPT_WIDE if wide else 0) * k
@@ -269,7 +276,7 @@ class Krylov(Spectral[KrylovState]):
             if better is not None:
                 missed = _find_missed(state.Qt, state.AQt, U, AQt[m:])
                 angles = shrink_by_nystrom(angles, R, errors, Z - Q @ (Q.T @ Z), missed)
-            R = _take_first(R, least, more)
+            R = _take_first(R, least, more) if lead is None else trace * point_along(lead, Q, R)
         elif len(state.lam) and np.all(theta[:k] > 0) and _find_directions(R, least).size:
             corrected = corrections(R, theta[:k], state.P, state.lam)
             corrected -= Q @ (Q.T @ corrected)
@@ -312,11 +319,11 @@ class Krylov(Spectral[KrylovState]):
         reach = ritz.theta[k:] + np.linalg.norm(ritz.R[:, k:], axis=0)
         return rounds >= _ROUNDS_ENOUGH or bool(reach.max() <= ritz.theta[k - 1] + 10 * self.tol * trace)
 
-    def _multiply(self, state: KrylovState) -> Round[tuple[Array, Array]]:
-        """What was multiplied, exactly as the clients had it, and the sum of their products."""
+    def multiply_block(self, state: KrylovState) -> Round[tuple[Array, Array, Array | None]]:
+        """What was multiplied, exactly as the clients had it, the sum of their products, and where else to look."""
         if not self.rounded:
             replies = yield from complete(Ask(self.product_task, {"Z": state.next}, Sum("Y")))
-            return state.next, replies.total["Y"]
+            return state.next, replies.total["Y"], None
         codes, scale = to_grid(state.next, self.grid)
         arrays = {"Z": codes, "scale": scale, "step": np.array(state.step)}
         V, moments = from_grid(codes, scale), state.moments
@@ -324,7 +331,7 @@ class Krylov(Spectral[KrylovState]):
             state.Qt, state.AQt, V, state.step, moments.trace, moments.clients, state.last, state.first
         )
         Y = yield from ask_near(Ask(self.product_task, arrays, Sum("Y")), "Y", expected)
-        return from_grid(codes, scale), Y * state.step  # a site that repeats this has what came in `codes` now
+        return from_grid(codes, scale), Y * state.step, None  # a site that repeats this has what came in `codes` now
 
     def done(self, state: KrylovState) -> bool:
         if self.angle_tol is None:

@@ -21,11 +21,13 @@ from fedspan.algorithms.spectral.narrow_sums import Shape, ask_near, expect_even
 from fedspan.core.protocol import Ask, Round, Sum
 from fedspan.core.rng import Streams
 from fedspan.numerics.orthonormal import orthonormalize, turn_back
+from fedspan.numerics.rayleigh_ritz import extension
 
 OPENING, OPENING_ARRAYS = "blend", ("seed", "shape", "unit", "step")  # the client's task
 _MORE = 3  # eigenvectors of a client beyond k
 _COARSENESS = 1 / 200  # the opening's rounding errors over its size: coarser ones cost a round
 _LEAST_SINGULAR = 1e-6  # of the largest singular value of S: less is rounding
+_LEAST_LEAD = 0.05  # of a column that was multiplied: what a second operator makes of it is rounded, and less is noise
 
 
 def first_width(width: int | str | None, d: int, k: int) -> int:
@@ -62,3 +64,15 @@ def ask_opening(moments: Moments, k: int, width: int, rng: Streams) -> Round[tup
     U, s = U[:, kept], s[kept]
     fill = rng("start").uniform(-1.0, 1.0, size=(d, width - U.shape[1]))
     return orthonormalize(np.hstack([U, fill])), guess_first(U, s, width, count)
+
+
+def point_along(E: Array, Q: Array, R: Array) -> Array:
+    """What a second operator E = T V points at outside of the span Q, as many columns as V; if it is less, then R, too.
+
+    R (d, m) residuals, the most wanted first.
+    """
+    width = E.shape[1]
+    outside = E - Q @ (Q.T @ E)
+    U, s, _ = np.linalg.svd(outside - Q @ (Q.T @ outside), full_matrices=False)
+    U = U[:, s > _LEAST_LEAD]
+    return np.hstack([U, extension(U, R[:, :width])[0][:, : width - U.shape[1]]])

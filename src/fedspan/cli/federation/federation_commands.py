@@ -9,16 +9,16 @@ from typing import Annotated
 import typer
 
 from fedspan._files import write_whole
-from fedspan.cli.federation.membership_commands import membership_commands
-from fedspan.cli.federation.status_command import status_commands
+from fedspan.cli.federation.membership_commands import members
+from fedspan.cli.federation.status_command import federation_status
 from fedspan.deployment import local
 from fedspan.deployment.kit import project_file, role, tighten
 from fedspan.deployment.policy import write_secret
 from fedspan.errors import InputError
 
 federation = typer.Typer(add_completion=False, no_args_is_help=True)  # the list of commands in main.py has its help
-federation.add_typer(membership_commands)
-federation.add_typer(status_commands)
+federation.add_typer(members)
+federation.add_typer(federation_status)
 
 
 @federation.command("new")

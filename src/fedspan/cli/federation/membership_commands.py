@@ -11,18 +11,18 @@ import typer
 
 from fedspan.deployment.membership.delivery import deliver_removals
 from fedspan.deployment.membership.fingerprints import same_fingerprint
-from fedspan.deployment.membership.invitation import KitKind
+from fedspan.deployment.membership.invitation import MemberKind
 from fedspan.deployment.membership.register import Profile, Register, days_left, found_federation, invite_coordinator
 from fedspan.deployment.membership.upgrade import upgrade_kit, upgrade_project
 from fedspan.errors import ClientError, InputError
 
-membership_commands = typer.Typer(add_completion=False)
+members = typer.Typer(add_completion=False)
 Folder = Annotated[Path, typer.Option(help="The coordinator's folder, which `fedspan federation found` made.")]
-_FOLDER = Path("federation")
+_DEFAULT_FOLDER = Path("federation")
 Days = Annotated[int, typer.Option(min=1, help="For how many days the certificate is valid.")]
 
 
-@membership_commands.command("found")
+@members.command("found")
 def found_command(
     server: Annotated[str, typer.Option(help="The host name under which sites and researchers reach the server.")],
     coordinator: Annotated[str, typer.Option(help="Your e-mail address: the name in your own certificate.")],
@@ -32,7 +32,7 @@ def found_command(
         str, typer.Option(help="What the connections look like: grpc (goes through https_proxy) or http (websockets).")
     ] = "grpc",
     days: Annotated[int, typer.Option(min=1, help="For how many days the root certificate is valid.")] = 3650,
-    folder: Folder = _FOLDER,
+    folder: Folder = _DEFAULT_FOLDER,
 ) -> None:
     """Found a federation: make the root key and your own kit, here. All other keys are made where they are used."""
     register = found_federation(folder, Profile(name, server, port, driver), coordinator, days=days)
@@ -42,7 +42,7 @@ def found_command(
     typer.echo(f"next: fedspan federation invite {server} --server{_show_folder(folder)}; then sites and researchers")
 
 
-@membership_commands.command("invite")
+@members.command("invite")
 def invite_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A site's name, or a researcher's e-mail address.")],
     server: Annotated[bool, typer.Option("--server", help="It is the server; default: a site or researcher.")] = False,
@@ -53,7 +53,7 @@ def invite_command(
     replace: Annotated[
         bool, typer.Option("--replace", help="Make an earlier invitation invalid that was not answered; default: no.")
     ] = False,
-    folder: Folder = _FOLDER,
+    folder: Folder = _DEFAULT_FOLDER,
 ) -> None:
     """Invite a site, a researcher or the server: write a file to send. It holds no secret."""
     if coordinator:
@@ -62,17 +62,17 @@ def invite_command(
     _invite(name, "server" if server else "researcher" if "@" in name else "site", days, replace, folder)
 
 
-@membership_commands.command("add-researcher")
+@members.command("add-researcher")
 def add_researcher(
     email: Annotated[str, typer.Argument(metavar="EMAIL", help="The researcher's e-mail address.")],
     days: Annotated[float, typer.Option(help="For how many days the invitation can be answered.")] = 14,
-    folder: Folder = _FOLDER,
+    folder: Folder = _DEFAULT_FOLDER,
 ) -> None:
     """Invite a researcher. Sites decide themselves whose jobs they run: fedspan site researchers KIT."""
     _invite(email, "researcher", days, False, folder)
 
 
-def _invite(name: str, kind: KitKind, days: float, replace: bool, folder: Path) -> None:
+def _invite(name: str, kind: MemberKind, days: float, replace: bool, folder: Path) -> None:
     invitation, place = Register(folder).invite(name, kind, days=days, replace_old=replace)
     typer.echo(f"wrote {place}, valid until {invitation.expires[:10]}")
     typer.echo(f"fingerprint of the invitation: {invitation.print}")
@@ -82,7 +82,7 @@ def _invite(name: str, kind: KitKind, days: float, replace: bool, folder: Path) 
     )
 
 
-@membership_commands.command("approve")
+@members.command("approve")
 def approve_command(
     request: Annotated[Path, typer.Argument(metavar="REQUEST", help="The request that came back.")],
     fingerprint: Annotated[
@@ -90,7 +90,7 @@ def approve_command(
         typer.Option(help="The key's fingerprint, as its owner read it out to you; default: you are asked."),
     ] = None,
     days: Days = 365,
-    folder: Folder = _FOLDER,
+    folder: Folder = _DEFAULT_FOLDER,
 ) -> None:
     """Sign the certificate of somebody who was invited, once both have compared the fingerprint of the key."""
     register = Register(folder)
@@ -115,8 +115,8 @@ def approve_command(
     typer.echo(f"send it to {name}; there: fedspan site join --finish {place.name}")
 
 
-@membership_commands.command("members")
-def list_members(folder: Folder = _FOLDER) -> None:
+@members.command("members")
+def list_members(folder: Folder = _DEFAULT_FOLDER) -> None:
     """List who was invited and who is a member, with the fingerprints of keys and the days that are left."""
     register = Register(folder)
     issued = register.read()
@@ -129,11 +129,11 @@ def list_members(folder: Folder = _FOLDER) -> None:
             typer.echo(f"{name:<30} {'':<11} invited")
 
 
-@membership_commands.command("renew")
+@members.command("renew")
 def renew_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The member.")],
     days: Days = 365,
-    folder: Folder = _FOLDER,
+    folder: Folder = _DEFAULT_FOLDER,
 ) -> None:
     """Sign a certificate for the same key that lasts longer. Its owner installs it, and starts the kit again."""
     place, until = Register(folder).renew(name, days=days)
@@ -141,10 +141,10 @@ def renew_command(
     typer.echo(f"send it to {name}; there: fedspan site renew KIT {place.name}, then start the kit again")
 
 
-@membership_commands.command("remove")
+@members.command("remove")
 def remove_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The site or the researcher.")],
-    folder: Folder = _FOLDER,
+    folder: Folder = _DEFAULT_FOLDER,
     offline: Annotated[
         bool, typer.Option("--offline", help="Only note it here; default: tell server and sites now.")
     ] = False,
@@ -153,10 +153,10 @@ def remove_command(
     _change(name, "removed", folder, offline)
 
 
-@membership_commands.command("remove-researcher")
+@members.command("remove-researcher")
 def remove_researcher(
     email: Annotated[str, typer.Argument(metavar="EMAIL", help="The researcher's e-mail address.")],
-    folder: Folder = _FOLDER,
+    folder: Folder = _DEFAULT_FOLDER,
     offline: Annotated[
         bool, typer.Option("--offline", help="Only note it here; default: tell server and sites now.")
     ] = False,
@@ -165,10 +165,10 @@ def remove_researcher(
     _change(email, "removed", folder, offline)
 
 
-@membership_commands.command("restore")
+@members.command("restore")
 def restore_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The site or the researcher.")],
-    folder: Folder = _FOLDER,
+    folder: Folder = _DEFAULT_FOLDER,
     offline: Annotated[
         bool, typer.Option("--offline", help="Only note it here; default: tell server and sites now.")
     ] = False,
@@ -200,10 +200,10 @@ def _change(name: str, state: str, folder: Path, offline: bool) -> None:
 
 
 def _show_folder(folder: Path) -> str:
-    return "" if folder == _FOLDER else f" --folder {shlex.quote(str(folder))}"
+    return "" if folder == _DEFAULT_FOLDER else f" --folder {shlex.quote(str(folder))}"
 
 
-@membership_commands.command("upgrade")
+@members.command("upgrade")
 def upgrade_command(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A kit; or, at the coordinator, the folder that holds all kits.")
@@ -211,7 +211,7 @@ def upgrade_command(
     coordinator: Annotated[
         str | None, typer.Option(help="For the folder of all kits: your e-mail address; default: none.")
     ] = None,
-    folder: Folder = _FOLDER,
+    folder: Folder = _DEFAULT_FOLDER,
 ) -> None:
     """Bring a kit of an earlier version up to date; or found a federation from kits that `provision` made."""
     if (path / "startup").is_dir():

@@ -10,10 +10,12 @@ import typer
 
 from fedspan._foreign import printable
 from fedspan.cli.federation.join_commands import joining
+from fedspan.cli.federation.service_commands import services
 from fedspan.cli.site.approval_commands import approvals
 from fedspan.cli.site.page_command import pages
 from fedspan.deployment.kit import check_certificates, check_may_init, init_site, role, server_port
 from fedspan.deployment.local import end_kit, is_listening, start_kit
+from fedspan.deployment.operations.kit_place import check_place
 from fedspan.deployment.policy import Policy, read_secret_file
 from fedspan.deployment.site_budget import describe_budget, grant_budget, settle_run
 from fedspan.deployment.site_evidence import collect_evidence, describe_book, verify_book
@@ -29,6 +31,7 @@ site = typer.Typer(add_completion=False, no_args_is_help=True)  # the list of co
 site.add_typer(approvals)
 site.add_typer(joining)
 site.add_typer(pages)
+site.add_typer(services)
 
 
 @site.command("init")
@@ -87,6 +90,12 @@ def write_policy(
         str | None,
         typer.Option(help="Whose jobs may run here, by their names in the certificates; default: anybody's."),
     ] = None,
+    transcript_mb: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Keep so many MB of each run's messages, for `fedspan audit KIT --run RUN`; default: 0."
+        ),
+    ] = 0,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing policy; default: refuse.")] = False,
 ) -> None:
     """Write the site's policy (local/fedspan.toml): what jobs may do here. Close what a FLARE kit leaves open.
@@ -140,6 +149,7 @@ def write_policy(
         rows=sizes,
         names=names,
         approval=approval,
+        transcript_mb=transcript_mb,
         researchers=_split_words(researchers) if researchers else None,
         **({"algorithms": _split_words(algorithms)} if algorithms else {}),
     )
@@ -282,9 +292,16 @@ def pack_evidence(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's kit.")],
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run, by the beginning of its name.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to write; it must not exist.")],
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The researcher's run folder, if it was handed over: ledger and report are added; default: none.",
+        ),
+    ] = None,
 ) -> None:
     """Write what this site knows of a run into a folder for an auditor: orders, certificates and the book; no data."""
-    for name in collect_evidence(kit, run, out):
+    for name in collect_evidence(kit, run, out, results):
         typer.echo(out / name)
 
 
@@ -307,6 +324,9 @@ def pause_site(
 @site.command("start")
 def start_site(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The kit of a site, or of the server.")],
+    moved: Annotated[
+        bool, typer.Option("--moved", help="The kit was moved here, and runs nowhere else; default: refuse a copy.")
+    ] = False,
 ) -> None:
     """Run the process of a site or of the server until it is stopped (by Ctrl-C or a service manager)."""
     check_certificates(kit)
@@ -315,6 +335,7 @@ def start_site(
     elif is_listening(server_port(kit)):
         port = server_port(kit)
         raise InputError(f"Port {port} is in use on this machine; stop what listens there, or choose another port.")
+    check_place(kit, moved=moved)
     log = kit / "fedspan.log"
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager's stop is a Ctrl-C
     process = start_kit(kit, log)

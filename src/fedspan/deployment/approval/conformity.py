@@ -92,7 +92,8 @@ def _check_method(start: StartMessage, request: RunRequest) -> None:
         return
     _check_asked_options(algorithm, request.parameters)
     limit = find_round_limit(str(request.estimator), request.parameters)
-    if limit is not None and algorithm.family != "gcca" and start.rounds > limit + _ROUNDS_BESIDE:
+    studies = algorithm.family == "gcca" and not isinstance(algorithm, DeepMaxVar)  # which end by themselves
+    if limit is not None and not studies and start.rounds > limit + _ROUNDS_BESIDE:
         raise _refuse("the rounds are at most", start.rounds, limit)
 
 

@@ -6,6 +6,7 @@ no resources. It runs in the process of the site, which it must never end.
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from fedspan._foreign import PrintableLog
 from fedspan.deployment.approval.admission import Admission
 from fedspan.deployment.approval.signed_order import SignedOrder
 from fedspan.deployment.flare_job import SIGNED
-from fedspan.deployment.membership.removals import REMOVALS_NOTICE, TAKEN, take_removals
+from fedspan.deployment.membership.removals import REMOVAL_NOTICE, REMOVALS_TAKEN, take_removals
+from fedspan.deployment.operations.site_facts import describe_site
 from fedspan.deployment.policy import Policy
 from fedspan.deployment.site_rules.book import Book
 from fedspan.deployment.site_rules.pause import Pause
@@ -31,10 +33,10 @@ _GATE_LOG.addFilter(PrintableLog())
 def ask_gate(kit: Path, requirement: object, job: str) -> tuple[bool, str]:
     """Whether a job may be deployed here now, and if not, why; for the researcher, so without anything of the data."""
     try:
-        if isinstance(requirement, dict) and REMOVALS_NOTICE in requirement:  # the coordinator's word
-            removals = take_removals(kit, requirement[REMOVALS_NOTICE])
+        if isinstance(requirement, dict) and REMOVAL_NOTICE in requirement:  # the coordinator's word on who was removed
+            removals = take_removals(kit, requirement[REMOVAL_NOTICE])
             Book(kit).write("administrator", act=f"noted list {removals.number} of removed names: {removals.names}")
-            return False, TAKEN
+            return False, REMOVALS_TAKEN
         signed = requirement.get(SIGNED) if isinstance(requirement, dict) else None
         if signed is None:
             raise PolicyRefusal("refused: this site takes jobs of fedspan only, with a signed order.")
@@ -66,5 +68,6 @@ class SiteGate(ResourceManagerSpec, FLComponent):  # type: ignore[misc]
 
     def free_resources(self, resources: dict[str, object], token: str, fl_ctx: FLContext) -> None: ...
 
-    def report_resources(self, fl_ctx: FLContext) -> dict[str, object]:
-        return {}
+    def report_resources(self, fl_ctx: FLContext) -> str:
+        """Answer `fedspan federation status`; as text, because FLARE would make Python's own of a dictionary."""
+        return json.dumps(describe_site(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_ROOT))))

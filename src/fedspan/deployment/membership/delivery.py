@@ -12,11 +12,11 @@ from pathlib import Path
 from fedspan.deployment import flare_admin
 from fedspan.deployment.approval.waiting import find_refusal
 from fedspan.deployment.flare_job import write_job
-from fedspan.deployment.membership.removals import REMOVALS_NOTICE, TAKEN
+from fedspan.deployment.membership.removals import REMOVAL_NOTICE, REMOVALS_TAKEN
 from fedspan.deployment.operations.federation_status import survey_sites
 
-_WAIT_AT_MOST = 20.0  # seconds for the sites' answers
-_LOOK_AGAIN = 0.3
+_NOTICE_PATIENCE = 20.0  # seconds for the sites' answers
+_NOTICE_POLL = 0.3
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ def deliver_removals(kit: Path, removals: Mapping[str, object], site: str | None
         said = ""
         if there:
             job = _send_notice(session, removals, there)
-            end = time.monotonic() + _WAIT_AT_MOST
-            while time.monotonic() < end and not all(f"Site {name!r} {TAKEN}" in said for name in there):
+            end = time.monotonic() + _NOTICE_PATIENCE
+            while time.monotonic() < end and not all(f"Site {name!r} {REMOVALS_TAKEN}" in said for name in there):
                 history = flare_admin.read_meta(session, job).get("schedule_history")
                 said = " ".join(find_refusal(str(line)) for line in history) if isinstance(history, list) else ""
-                time.sleep(_LOOK_AGAIN)
+                time.sleep(_NOTICE_POLL)
             flare_admin.abort(session, job)
-    noted = tuple(name for name in there if f"Site {name!r} {TAKEN}" in said)
+    noted = tuple(name for name in there if f"Site {name!r} {REMOVALS_TAKEN}" in said)
     return Delivered(noted, tuple(sorted({*absent, *there} - set(noted))))
 
 
@@ -55,6 +55,6 @@ def _send_notice(session: flare_admin.AdminSession, removals: Mapping[str, objec
     with tempfile.TemporaryDirectory() as folder:
         path = write_job(Path(folder) / "job", "fedspan-removed", [], sites)
         meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
-        meta["resource_spec"] = {site: {REMOVALS_NOTICE: dict(removals)} for site in sites}
+        meta["resource_spec"] = {site: {REMOVAL_NOTICE: dict(removals)} for site in sites}
         (path / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
         return flare_admin.send_job(session, path)

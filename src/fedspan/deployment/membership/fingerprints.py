@@ -6,13 +6,13 @@ from hashlib import sha256
 
 from fedspan.errors import InputError, MissingExtraError
 
-_FINGERPRINT_DIGITS = 32  # hexadecimal: nobody finds a second text with the same 128 bits
+_SHOWN_DIGITS = 32  # hexadecimal: nobody finds a second text with the same 128 bits
 
 
 def fingerprint(data: bytes) -> str:
     """The fingerprint of some bytes, as people read it out."""
-    digits = sha256(data).hexdigest()[:_FINGERPRINT_DIGITS]
-    return "-".join(digits[i : i + 4] for i in range(0, _FINGERPRINT_DIGITS, 4))
+    digits = sha256(data).hexdigest()[:_SHOWN_DIGITS]
+    return "-".join(digits[i : i + 4] for i in range(0, _SHOWN_DIGITS, 4))
 
 
 def same_fingerprint(typed: str, own: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from fedspan._foreign import printable
 from fedspan.errors import FedspanError, MissingExtraError
 
-_MOST_SAID = 400  # characters of what the command said
+_LONGEST_COMPLAINT = 400  # characters of what the command said
 
 
 def call_flare(*words: str | Path) -> str:
@@ -31,5 +31,5 @@ def call_flare(*words: str | Path) -> str:
         )
     if done.returncode:
         said = " ".join((done.stdout + done.stderr).split())
-        raise FedspanError(f"nvflare {' '.join(map(str, words[:2]))} failed: {printable(said[-_MOST_SAID:])}")
+        raise FedspanError(f"nvflare {' '.join(map(str, words[:2]))} failed: {printable(said[-_LONGEST_COMPLAINT:])}")
     return done.stdout

@@ -22,10 +22,10 @@ from fedspan.core.checkpoint import build
 from fedspan.deployment.membership.fingerprints import fingerprint, fingerprint_key
 from fedspan.errors import CheckpointError, InputError
 
-KitKind = Literal["site", "server", "researcher", "coordinator"]
-KINDS: tuple[KitKind, ...] = ("site", "server", "researcher", "coordinator")
-DRIVERS = ("grpc", "http")
-_MOST_BYTES = 1 << 20  # bytes of a request: a real one has 3 kB
+MemberKind = Literal["site", "server", "researcher", "coordinator"]
+MEMBER_KINDS: tuple[MemberKind, ...] = ("site", "server", "researcher", "coordinator")
+FLARE_DRIVERS = ("grpc", "http")
+_LARGEST_REQUEST = 1 << 20  # bytes of a request: a real one has 3 kB
 _FLARE_KIND: dict[str, tuple[str, str | None]] = {
     "site": ("client", None),
     "server": ("server", None),
@@ -119,7 +119,7 @@ class JoinRequest:
     def _read_member(self, name: str) -> bytes:
         try:
             with ZipFile(BytesIO(self.archive)) as archive:
-                if archive.getinfo(name).file_size > _MOST_BYTES:
+                if archive.getinfo(name).file_size > _LARGEST_REQUEST:
                     raise InputError(f"{name} in the request is too large.")
                 return archive.read(name)
         except (BadZipFile, KeyError, ValueError, OSError):
@@ -139,7 +139,7 @@ def read_request(path: Path) -> JoinRequest:
 
 def _read_file(path: Path, what: str) -> dict[str, object]:
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        if path.stat().st_size > _LARGEST_REQUEST:
             raise InputError(f"{path} is too large for a file with an {what}.")
         tree = parse_json(path.read_bytes())
     except OSError as error:
@@ -157,7 +157,7 @@ def _parse_invitation(tree: object, path: Path) -> Invitation:
         expires = datetime.fromisoformat(found.expires)
     except (CheckpointError, ValueError) as error:
         raise InputError(f"{path} holds no invitation: {printable(str(error))}") from None
-    if expires.tzinfo is None or found.kind not in KINDS or found.driver not in DRIVERS:
+    if expires.tzinfo is None or found.kind not in MEMBER_KINDS or found.driver not in FLARE_DRIVERS:
         raise InputError(f"{path} holds an invitation of a kind that this version does not know.")
     check_member_name(found.name, found.kind)
     return found

@@ -16,6 +16,7 @@ from fedspan.deployment.membership.fingerprints import fingerprint_key
 from fedspan.deployment.membership.flare_tool import call_flare
 from fedspan.deployment.membership.invitation import Invitation, JoinRequest, read_invitation
 from fedspan.deployment.membership.signing import check_renewal
+from fedspan.deployment.operations.kit_place import bind_kit
 from fedspan.errors import FedspanError, InputError
 
 _KEPT_INVITATION = "invitation.json"
@@ -84,6 +85,7 @@ def finish_joining(signed: Path, here: Path, out: Path | None) -> Path:
         shutil.move(made, kit)
     if role(kit) != "researcher":
         tighten(kit)
+        bind_kit(kit)
     shutil.rmtree(keys)  # the kit has the key now, and one copy is enough
     return kit
 

@@ -28,10 +28,10 @@ from fedspan.core.checkpoint import build
 from fedspan.deployment.membership.fingerprints import fingerprint_key
 from fedspan.deployment.membership.flare_tool import call_flare
 from fedspan.deployment.membership.invitation import (
-    DRIVERS,
+    FLARE_DRIVERS,
     Invitation,
     JoinRequest,
-    KitKind,
+    MemberKind,
     check_member_name,
     expires_in,
     read_request,
@@ -119,7 +119,7 @@ class Register:
             )
         return kits[0].parent
 
-    def invite(self, name: str, kind: KitKind, *, days: float, replace_old: bool = False) -> tuple[Invitation, Path]:
+    def invite(self, name: str, kind: MemberKind, *, days: float, replace_old: bool = False) -> tuple[Invitation, Path]:
         """Write an invitation for a name that has no key yet."""
         check_member_name(name, kind)
         issued = self.read()
@@ -211,6 +211,14 @@ class Register:
             raise InputError(f"{name!r} is {member.state}. To take it back first: fedspan federation restore {name}")
         old = (self.folder / "certificates" / f"{name}.crt").read_bytes()
         new = renew_certificate(old, self.root, days)
+        before, after = (load_certificate(pem).not_valid_after_utc for pem in (old, new))
+        if after <= before:
+            root = load_certificate((self.root / "rootCA.pem").read_bytes()).not_valid_after_utc
+            raise InputError(
+                f"The certificate of {name!r} lasts until {before:%Y-%m-%d} already, and this one would last until "
+                f"{after:%Y-%m-%d}. Give more --days; none lasts longer than the root certificate, which ends on "
+                f"{root:%Y-%m-%d} (then found a new federation)."
+            )
         until = self._note(name, member.kind, new).until
         place = self.folder / "signed" / f"{name}.renewed.crt"
         make_private_folder(place.parent)
@@ -229,7 +237,7 @@ class Register:
         write_whole(self.folder / "removed.json", json.dumps(tree, indent=1) + "\n")
         return tree
 
-    def adopt(self, name: str, kind: KitKind, certificate: bytes) -> None:
+    def adopt(self, name: str, kind: MemberKind, certificate: bytes) -> None:
         """Write down a member whose kit was made before there was a register."""
         self._note(name, kind, certificate)
 
@@ -272,8 +280,8 @@ def invite_coordinator(register: Register, name: str, *, days: int) -> Path:
 def check_profile(profile: Profile) -> None:
     if not 1 <= profile.port <= 65535:
         raise InputError(f"A port is a number from 1 to 65535, not {profile.port}.")
-    if profile.driver not in DRIVERS:
-        raise InputError(f"The driver is one of {', '.join(DRIVERS)}, not {profile.driver!r}.")
+    if profile.driver not in FLARE_DRIVERS:
+        raise InputError(f"The driver is one of {', '.join(FLARE_DRIVERS)}, not {profile.driver!r}.")
     if not profile.name.replace("-", "").replace("_", "").isalnum() or not profile.name.isascii():
         raise InputError(f"A federation's name consists of letters, digits, - and _, but is {profile.name!r}.")
 

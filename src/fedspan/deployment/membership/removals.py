@@ -18,10 +18,10 @@ from fedspan.core.checkpoint import build
 from fedspan.deployment.membership.signing import is_signed_by_root, sign_by_root
 from fedspan.errors import CheckpointError, InputError, PolicyRefusal, ProtocolError
 
-REMOVALS_NOTICE = "removed"  # a list among what a job requires of each site: the way it travels
-TAKEN = "refused: this site has noted who was removed"  # how a site says so
+REMOVAL_NOTICE = "removed"  # a list among what a job requires of each site: the way it travels
+REMOVALS_TAKEN = "refused: this site has noted who was removed"  # how a site says so
 _SIGNED_AS = b"fedspan removals\n"
-_MOST = 1_000_000  # characters
+_MOST_REMOVALS = 1_000_000  # characters
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def check_not_removed(kit: Path, name: str) -> None:
 
 def _verify_removals(kit: Path, tree: object) -> Removals:
     signature = tree.get("signature") if isinstance(tree, dict) else None
-    if not isinstance(tree, dict) or not isinstance(signature, str) or len(json.dumps(tree)) > _MOST:
+    if not isinstance(tree, dict) or not isinstance(signature, str) or len(json.dumps(tree)) > _MOST_REMOVALS:
         raise PolicyRefusal("refused: the list of removed names cannot be read.")
     try:
         removals = build(Removals, {key: value for key, value in tree.items() if key != "signature"})

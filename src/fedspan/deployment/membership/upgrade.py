@@ -9,7 +9,7 @@ from pathlib import Path
 from fedspan._files import make_private_folder, write_whole
 from fedspan._foreign import parse_json
 from fedspan.deployment.kit import role, tighten, update_class_list
-from fedspan.deployment.membership.invitation import KitKind
+from fedspan.deployment.membership.invitation import MemberKind
 from fedspan.deployment.membership.register import Profile, Register, flare_fingerprint, open_register
 from fedspan.deployment.membership.signing import load_certificate
 from fedspan.errors import InputError
@@ -65,7 +65,7 @@ def upgrade_project(kits: Path, folder: Path, coordinator: str) -> list[str]:
         raise
     names = []
     for kit in made:
-        kind: KitKind = {"site": "site", "server": "server", "researcher": "researcher"}[role(kit)]  # type: ignore[assignment]
+        kind: MemberKind = {"site": "site", "server": "server", "researcher": "researcher"}[role(kit)]  # type: ignore[assignment]
         file = "server.crt" if kind == "server" else "client.crt"
         register.adopt(kit.name, kind, (kit / "startup" / file).read_bytes())
         names.append(kit.name)

@@ -20,6 +20,7 @@ import scipy.sparse as sp
 from fedspan._files import write_whole
 from fedspan._types import Array
 from fedspan.data.cells.cell_numbers import CellReader
+from fedspan.data.cells.column_profile import ColumnProfile
 from fedspan.data.cells.dialect import split_place
 from fedspan.data.ids_and_labels import to_class, to_labels
 from fedspan.data.preparation import Preparation, add_words
@@ -31,6 +32,7 @@ from fedspan.deployment.policy import FILE, LARGEST, Policy, SiteTable
 from fedspan.deployment.run_request import RunRequest
 from fedspan.deployment.server_job import Outcome
 from fedspan.deployment.site_tables.site_data import is_not_allowed, open_site_table
+from fedspan.engines.handshake import COLUMN_KINDS
 from fedspan.errors import InputError
 from fedspan.privacy.budget import Budget
 
@@ -136,6 +138,7 @@ def propose_table(
         words = {name: add_words(name, seen, batch[name]) for name, seen in words.items()}
         rows += len(batch[text[0]])
         labels += [] if label is None else [batch[label]]
+    kinds = _find_kinds(source, [name for name in chosen if name not in words])
     keys: dict[str, object] = {"path": address, "columns": chosen}
     keys |= {"id": id} if id else {}
     keys |= _propose_label(label, np.concatenate(labels), notes)
@@ -144,6 +147,7 @@ def propose_table(
         notes += [f"categories of {name!r}: {', '.join(sorted(seen)) or 'none'}" for name, seen in words.items()]
     units = {name: unit for name, unit in source.units.items() if name in chosen}
     keys |= {"units": units} if units else {}
+    keys |= {"kinds": kinds} if kinds else {}
     return Proposal(_tell_rows(keys, rows, tell_rows, min_rows, notes), notes)
 
 
@@ -182,6 +186,23 @@ def _propose_label(label: str | None, column: Array, notes: list[str]) -> dict[s
         )
     notes.append(f"classes of {label!r}: {', '.join(map(str, classes))}")
     return {"label": label, "classes": classes}
+
+
+def _find_kinds(source: Source, names: list[str]) -> dict[str, str]:
+    """What each of these columns holds, as far as it is one of the kinds that sites compare."""
+    found = {name: ColumnProfile(name=name) for name in names}
+    for batch in source.batches(names, names) if names else ():
+        for name, cells in batch.items():
+            found[name].add(cells)
+    kinds = {name: _name_kind(profile) for name, profile in found.items()}
+    return {name: kind for name, kind in kinds.items() if kind}
+
+
+def _name_kind(profile: ColumnProfile) -> str:
+    """The word for what a column holds; none if it is empty or not of one kind."""
+    if profile.kind == "number":
+        return "integer" if profile.whole == profile.numbers else "number"
+    return profile.kind if profile.kind in COLUMN_KINDS else ""
 
 
 def _find_numeric(source: Source, names: list[str]) -> set[str]:
@@ -249,9 +270,13 @@ def _inspect_columns(table: SiteTable, source: Source, found: Inspection) -> Non
     ids: dict[str, int] = {}
     known = {name: set(words) for name, words in table.categories.items()}
     classes = Counter({to_class(word): 0 for word in table.classes})
-    reader = CellReader(split_place(table.source)[1])
+    dialect = split_place(table.source)[1]
+    reader = CellReader(dialect)
+    profiles = {name: ColumnProfile(dialect, name) for name in present if name in table.kinds}
     for batch in source.batches(present, present):
         for name, column in batch.items():
+            if name in profiles:
+                profiles[name].add(column)
             for at, word in enumerate(column, found.rows + 1):
                 problem = _judge(table, name, word, known, classes, ids, at, reader)
                 if problem:
@@ -265,7 +290,18 @@ def _inspect_columns(table: SiteTable, source: Source, found: Inspection) -> Non
         for problem, count in counts.items():
             shown = ", ".join(where[name, problem]) + (", …" if count > _SHOWN else "")
             found.problems.append(f"column {name!r}: {count} {problem} ({shown})")
+    for name, profile in profiles.items():
+        kind = "date" if name in dialect.dates else _name_kind(profile)
+        if kind and not _may_be(table.kinds[name], kind):
+            found.problems.append(
+                f"column {name!r}: the site's file says that it holds {table.kinds[name]!r} (kinds), but it is {kind!r}"
+            )
     found.classes = dict(classes)
+
+
+def _may_be(said: str, found: str) -> bool:
+    """Whether a column that holds this may be called that: whole numbers are numbers, and 0 and 1 may be yes and no."""
+    return said == found or (found == "integer" and said in ("number", "yes/no"))
 
 
 def _judge(

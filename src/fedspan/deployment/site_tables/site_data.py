@@ -53,8 +53,9 @@ _BLOCK_ROWS = 4096
 class CheckedSource(Source):
     """A site's rows. `classes` are the words that a label may have; None: labels are not looked at.
 
-    With `drop`, rows with missing features are left out; rows without a `target` always are. `problems` counts what
-    the last pass found, by its words.
+    With `drop`, rows with missing features are left out; rows without a `target` always are. `always` are columns with
+    their categories without a gap in which a row is used, whatever the job says. `problems` counts what the last pass
+    found, by its words.
     """
 
     def __init__(
@@ -65,8 +66,11 @@ class CheckedSource(Source):
         *,
         drop: bool = True,
         target: str | None = None,
+        always: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.source, self.choice, self.drop, self.target = source, choice, drop, target
+        self.always = always or {}
+        self.categories = {name: words for name, words in self.always.items() if words} | dict(choice.categories)
         self.names, self.units, self.rows = source.names, {}, None
         self.classes = None if classes is None else set(classes)
         self.left = 0
@@ -75,10 +79,11 @@ class CheckedSource(Source):
     def batches(self, names: Sequence[str], text: Collection[str]) -> Iterator[Batch]:
         label = self.choice.label if self.classes is not None else None
         deciding = [*(self.choice.columns or ())] if self.drop else []  # a pass over some columns drops the same rows
+        deciding += [name for name in self.always if name not in deciding]
         deciding += [self.target] if self.target is not None and self.target not in deciding else []
         labels = [] if label is None else [label]
         also = [name for name in (*deciding, *labels) if name not in names]
-        words = {*text, *self.choice.categories, *labels}
+        words = {*text, *self.categories, *labels}
         problems, left = Counter[str](), 0
         for batch in self.source.batches([*names, *also], words):
             clean = {name: self._clean(name, column, problems) for name, column in batch.items()}
@@ -94,8 +99,8 @@ class CheckedSource(Source):
         self.problems, self.left = problems, left
 
     def _clean(self, name: str, column: Array, problems: Counter[str]) -> Array:
-        if name in self.choice.categories:
-            known = {None, *self.choice.categories[name]}
+        if name in self.categories:
+            known = {None, *self.categories[name]}
             odd = np.array([word not in known for word in column], dtype=bool)
             what = "that are none of its categories"
             column = _blank(column, odd)
@@ -146,18 +151,27 @@ def open_site_table(
     source = find_source(place)
     if source is None:
         return _open_arrays(table, place, choice, classes, alone=alone)
-    checked = CheckedSource(source, choice, classes, drop=not alone and choice.missing != "mean", target=target)
+    drop, always = not alone and choice.missing != "mean", {} if alone else list_complete(table)
+    checked = CheckedSource(source, choice, classes, drop=drop, target=target, always=always)
     how = choice
     if alone and choice.missing == "mask":
         how = replace(choice, fill={})
     elif alone:
         own = settle_each({"here": checked}, replace(choice, missing="mean", fill={}))["here"]
-        how = replace(own, fill={**own.fill, **choice.fill})
+        how = own if table.complete_rows else replace(own, fill={**own.fill, **choice.fill})
     elif checked.drop:
         how = replace(choice, missing="drop", fill={})
     opened = open_table(checked, how, in_batches)
     _log_problems(checked.problems, checked.left)
     return opened
+
+
+def list_complete(table: SiteTable) -> dict[str, tuple[str, ...]]:
+    """The columns without a gap in which rows are used, with their words, if the site's file says so.
+
+    Rows that one job uses and another does not show themselves in the difference. So then it is no job's choice.
+    """
+    return {name: table.categories.get(name, ()) for name in table.find_features()} if table.complete_rows else {}
 
 
 def _log_problems(problems: Mapping[str, int], left: int) -> None:
@@ -186,8 +200,8 @@ def _open_arrays(
     if bad.any() and alone and choice.missing == "mask":
         X = _to_dense(X)
         X[bad] = np.nan
-    elif bad.any() and (alone or choice.missing == "mean"):
-        X = _fill(X, choice.fill, own=alone)
+    elif bad.any() and (alone or (choice.missing == "mean" and not table.complete_rows)):
+        X = _fill(X, {} if table.complete_rows else choice.fill, own=alone)
     elif bad.any():
         keep &= ~bad
     if not keep.all():
@@ -236,11 +250,15 @@ class SiteSurvey(TableSurvey):
 
     def __init__(self, table: SiteTable, choice: Preparation) -> None:
         source = find_source(table.source)
-        self.table, self.checked = table, None if source is None else CheckedSource(source, choice, drop=False)
+        self.table, self.checked = table, None
+        if source is not None:
+            self.checked = CheckedSource(source, choice, drop=False, always=list_complete(table))
         super().__init__(table.source if self.checked is None else self.checked, choice)
-        if self.checked is None and _find_bad_rows(self.X).any():
+        bad = np.zeros(0, dtype=bool) if self.checked else _find_bad_rows(self.X)
+        if bad.any():
             self.X = _to_dense(self.X)
             self.X[is_not_allowed(self.X)] = np.nan
+            self.X = self.X[~bad] if table.complete_rows else self.X
 
     def sums(self) -> tuple[Array, Array]:
         found = super().sums()

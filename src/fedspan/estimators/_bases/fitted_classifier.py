@@ -52,10 +52,15 @@ OF_CLASSIFIERS = (
 )  # what both of them learn
 
 
+_LAST = 10  # rounds, whose losses say what a method without held-out rows has come to
+_HUGE = 1e6  # a squared norm of parameters that only steps too long lead to
+
+
 class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
     """A classifier whose parameters are one vector."""
 
-    warm_start: bool  # a parameter of all of them
+    warm_start: bool  # parameters of all of them
+    model: object
 
     @property
     def classes_(self) -> Array:
@@ -119,8 +124,8 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         result = self._run(algorithm, tables, options, why=why, rounds=0, part="classes")
         return algorithm.estimate(result.state)
 
-    def _learn(self, chosen: ChosenMethod, result: Result[Any], labels: list[Any]) -> None:
-        """Keep what a run learned, and warn of what it did not reach."""
+    def _learn(self, chosen: ChosenMethod, result: Result[Any], labels: list[Any], guessing: float) -> None:
+        """Keep what a run learned, and warn of what it did not reach. `guessing`: the loss of the classes' shares."""
         state = result.state
         self.coef_, self.labels_, self.covariance_ = chosen.method.estimate(state), labels, np.zeros((0, 0))
         self.scaling_: Scaling | None = state.opening.scaling
@@ -140,6 +145,8 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         if isinstance(state, LocalSscaState | GuardedState):
             self.evaluation_ = state.evaluation
             self.converged_ = self._check_guard(state.guard, result.rounds)
+        elif not state.failed and self.model is None:
+            self.converged_ = self._check_cost(guessing) and self.converged_
 
     def _check_guard(self, guard: HeldOutGuard, rounds: int) -> bool:
         """Whether held-out rows stopped the run with a model that is better than none; a warning if not."""
@@ -155,6 +162,21 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
                 "far is kept; raise rounds."
             )
         return guard.better_than_prior and (guard.closed or not self.early_stopping)
+
+    def _check_cost(self, guessing: float) -> bool:
+        """Whether the last rounds' losses are below that of guessing, where no rows were held out to say it."""
+        losses = [float(row["cost"]) for row in self.history_[-_LAST:] if not np.isnan(row.get("cost", np.nan))]
+        cost = float(np.median(losses)) if losses else np.nan
+        if not cost >= guessing:  # in private runs no loss is known
+            return True
+        length = float(self.history_[-1].get("norm2", 0.0))
+        grown = f"; the parameters have grown to ‖ω‖² = {length:.2g}, so its steps were too long" * (length > _HUGE)
+        warn_of_fit(
+            f"The model is no better than guessing by the shares of the classes: the training loss of the last rounds "
+            f"is {cost:.3g}, that of guessing {guessing:.3g}{grown}. Scale the columns (standardize=True), take "
+            "smaller steps, or raise rounds."
+        )
+        return False
 
     def _verify_limits(self, chosen: ChosenMethod, result: Result[Any]) -> bool:
         """Keep the verified left-hand sides of the limits; whether all limits hold."""

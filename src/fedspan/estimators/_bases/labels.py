@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -98,6 +98,16 @@ def weigh_classes(class_weight: ClassWeight, labels: list[Any], counts: Array) -
         known = ", ".join(map(repr, labels[:10]))
         raise InputError(f"class_weight must be of known classes, but {unknown[0]!r} is not one. Known: {known}.")
     return np.array([float(class_weight.get(label, 1.0)) for label in labels])
+
+
+def guessing_loss(labels: Sequence[object], codes: Mapping[str, Array], weight: Mapping[str, Array]) -> float:
+    """The mean loss of a model that knows only the shares of the classes; if they are not known here, of equal ones."""
+    if not codes:
+        return float(np.log(len(labels)))
+    rows = [(code, weight.get(name, np.ones(len(code)))) for name, code in codes.items()]
+    by_class = np.sum([np.bincount(code, w, minlength=len(labels)) for code, w in rows], axis=0)
+    shares = np.maximum(by_class / max(by_class.sum(), 1e-300), 1e-300)
+    return float(-(by_class @ np.log(shares)) / sum(len(code) for code, _ in rows))
 
 
 def tell_labels(

@@ -28,6 +28,7 @@ from fedspan.privacy.request import PaperDP, RowDP
 from fedspan.secure.masking import Secure
 
 _LEAST_TOL32 = 1e-7  # float32 components leave a violation of about 2e-8
+_LEAST_TOL64 = 1e-16  # and float64 ones of about 1e-16
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,11 @@ def choose_solver(
         raise InputError(
             f"tol must be at least {_LEAST_TOL32:g} if all rows are float32, as the components are then, but is "
             f"{asked.tol!r}. Raise tol, or give the rows as float64."
+        )
+    if 0 < asked.tol < _LEAST_TOL64:
+        raise InputError(
+            f"tol must be 0 (all rounds) or at least {_LEAST_TOL64:g}, which is as exact as float64 can be, but is "
+            f"{asked.tol!r}."
         )
     solver, why = _pick(asked, schema, clients, k, paper=isinstance(privacy, PaperDP), prior=prior)
     if not is_whole(asked.n_components) and not isinstance(solver, Gram | Krylov):
