@@ -270,7 +270,7 @@ def test_a_checkpoint_of_other_networks_or_optimisers_is_refused(tmp_path: Path)
         ({"secure": 3}, "secure must be True, False or a Secure object, but is 3"),
         ({"networks": [network(2)]}, r"each of the 3 views \['north', 'east', 'south'\], but there are 1"),
         ({"networks": {"north": 1, "west": 2, "south": 3}}, "one network for each of the 3 views"),
-        ({"networks": nn.Linear(2, 1)}, "networks must be a list or a mapping, but is Linear"),
+        ({"networks": nn.Linear(2, 1)}, "networks must be a list, a mapping or None, but is Linear"),
         ({"networks": [network(2), "mlp", network(2)]}, "must be a torch.nn.Module with parameters.*but is 'mlp'"),
     ],
 )  # fmt: skip
