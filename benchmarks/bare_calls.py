@@ -23,7 +23,9 @@ from fedspan.core.ledger import Ledger
 from fedspan.core.run import Info
 from fedspan.deployment import flare
 from fedspan.deployment.later_checkpoint import LaterCheckpoint
-from fedspan.deployment.server_job import RunRequest, ServerJob
+from fedspan.deployment.operations import flare_server
+from fedspan.deployment.run_request import RunRequest
+from fedspan.deployment.server_job import ServerJob
 from fedspan.engines.remote import RemoteEngine
 from fedspan.secure.masking import Secure
 
@@ -118,12 +120,12 @@ class Bench(ServerJob):
         return [watch.seconds / rounds] * rounds
 
 
-class BenchServer(flare.FlareServer):
+class BenchServer(flare_server.FlareServer):
     """FLARE's door to it."""
 
     def __init__(self, orders: list[dict[str, Any]]) -> None:
         super().__init__(orders)
-        flare.ServerJob = Bench  # type: ignore[misc]
+        flare_server.ServerJob = Bench  # type: ignore[misc]
 
 
 class BenchClient(flare.FlareClient):

@@ -25,13 +25,15 @@ import numpy as np
 
 from bare_calls import ROWS, K
 from fedspan import FederatedPCA
-from fedspan.core.checkpoint import flatten
+from fedspan.algorithms import Ssi
 from fedspan.core.ledger import Ledger, RoundEnd
 from fedspan.deployment import flare_admin
+from fedspan.deployment.approval.signed_order import sign_order
 from fedspan.deployment.flare_job import write_job
 from fedspan.deployment.kit import init_site
 from fedspan.deployment.local import LocalFederation
 from fedspan.deployment.server_job import RunRequest
+from fedspan.engines.start import plain_fields
 from page import put
 from solvers import table4
 
@@ -71,12 +73,14 @@ def started(made: LocalFederation) -> float:
     return time.perf_counter() - begun
 
 
-def submit_bench(session: Any, order: RunRequest, sites: list[str]) -> str:
+def submit_bench(session: Any, order: RunRequest, made: LocalFederation) -> str:
     """A job that names the benchmark's own classes."""
     with tempfile.TemporaryDirectory() as folder:
-        path = write_job(Path(folder) / "job", "bench", [order], sites)
+        signed = sign_order(made.researcher, [order], made.sites).to_json()
+        path = write_job(Path(folder) / "job", "bench", [order], made.sites, signed)
         for file in (path / "app" / "config").iterdir():
-            text = file.read_text().replace("fedspan.deployment.flare.Flare", "bare_calls.Bench")
+            text = file.read_text().replace("fedspan.deployment.flare.FlareClient", "bare_calls.BenchClient")
+            text = text.replace("fedspan.deployment.operations.flare_server.FlareServer", "bare_calls.BenchServer")
             file.write_text(json.dumps({**json.loads(text), "np_download_chunk_size": 0}))  # arrays inline
         return str(session.submit_job(str(path)))
 
@@ -109,7 +113,7 @@ def calls(session: Any, made: LocalFederation) -> list[str]:
     """Our rounds and bare calls, in turns."""
     order = RunRequest(secrets.token_hex(16), algorithm="Ssi", parameters={"payloads": PAYLOADS})
     before = load()
-    ended(session, submit_bench(session, order, len(made.sites)), made)
+    ended(session, submit_bench(session, order, made), made)
     found = json.loads((made.kit("localhost") / "fedspan" / "timings.json").read_text())
     head = (
         "| each way | bare call, bytes | bare call, array | our round | over the quicker bare one | with secure sums |"
@@ -136,7 +140,7 @@ def krylov(session: Any, made: LocalFederation, clients: dict[str, np.ndarray]) 
             secrets.token_hex(16), "FederatedPCA", KRYLOV, table={"name": "table4"}, secure={"enabled": secure}
         )  # fmt: skip
         begun = time.perf_counter()
-        job = flare_admin.submit(session, [order], made.sites)
+        job = flare_admin.submit(session, made.researcher, [order], made.sites)
         ended(session, job, made)
         place = made.folder / order.run
         place.mkdir()
@@ -173,14 +177,14 @@ def many(folder: Path, sites: int, write: bool) -> None:
     rng = np.random.default_rng(3)
     names = [f"site-{number:02d}" for number in range(1, sites + 1)]
     made = federation(folder, {name: {"default": rng.normal(size=(50, 1000))} for name in names})
-    fields, _ = flatten({"k": K, "tol": 0.0, "center": True, "scale": False})
+    fields = plain_fields(Ssi(k=K, tol=0.0, center=True, scale=False))
     order = RunRequest(secrets.token_hex(16), algorithm="Ssi", fields=fields, rounds=50)
     try:
         connected = started(made)
         print(f"{sites} sites are connected after {connected:.0f} s", flush=True)
         with flare_admin.connect(made.researcher) as session:
             begun = time.perf_counter()
-            job = flare_admin.submit(session, [order], made.sites)
+            job = flare_admin.submit(session, made.researcher, [order], made.sites)
             memory = ended(session, job, made)
             place = made.folder / order.run
             place.mkdir()

@@ -296,7 +296,10 @@ def test_contracts_are_typed_not_guessed(module: str) -> None:
 
 
 def test_exceptions_stay_exceptions() -> None:
-    """`Any` and `# fmt: skip` are for what cannot be said otherwise; raise a bound only with a reason."""
+    """`Any` and `# fmt: skip` are for what cannot be said otherwise; raise a bound only with a reason.
+
+    The last: h5py, zarr and Dask, which have no types, and FLARE's launchers.
+    """
     text = "".join(path.read_text(encoding="utf-8") for path in MODULES.values())
-    assert len(re.findall(r"\bAny\b", text)) <= 280
+    assert len(re.findall(r"\bAny\b", text)) <= 300
     assert text.count("fmt: skip") <= 10

@@ -86,6 +86,20 @@ def open_private(file: str, flags: int) -> int:
     return handle
 
 
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a private file of ASCII text, and come back when it is on disk, and the file's name, too.
+
+    A new line begins before it, so that what a crash once cut off stays on a line of its own.
+    """
+    new = not path.exists()
+    with open(path, "a", encoding="ascii", opener=open_private) as file:
+        file.write(f"\n{line}")
+        file.flush()
+        os.fsync(file.fileno())
+    if new:
+        _sync_folder(path.parent)
+
+
 def require_private(path: str | os.PathLike[str]) -> None:
     """Refuse a file with secrets in it that anybody but its owner may read."""
     if os.name != "posix":

@@ -25,6 +25,9 @@ from fedspan.core.ledger import Ledger, Note
 from fedspan.core.snapshot import HubSnapshot, SessionSnapshot
 from fedspan.deployment import local
 from fedspan.deployment.policy import Policy, read_secret_file, write_secret
+from fedspan.deployment.site_rules.asked_questions import QuestionsOnDisk
+from fedspan.deployment.site_rules.verified_rules import AskedOnDisk
+from fedspan.engines.questions import AskedOnce
 from fedspan.engines.transcript import Transcript
 from fedspan.errors import InputError
 from fedspan.privacy.budget import Budget
@@ -278,3 +281,25 @@ def test_a_folder_that_exists_is_left_as_it_is(tmp_path: Path) -> None:
 def test_a_private_file_is_accepted(tmp_path: Path) -> None:
     write_whole(tmp_path / "file", "secret")
     require_private(tmp_path / "file")
+
+
+def test_what_was_asked_is_on_disk_before_it_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power failure lets a server ask another question in its place; and the file's name must be there, too."""
+    synced: list[tuple[int, int]] = []
+    real = os.fsync
+
+    def sync(handle: int) -> None:
+        found = os.fstat(handle)
+        synced.append((found.st_dev, found.st_ino))
+        real(handle)
+
+    def is_synced(path: Path) -> bool:
+        return (path.stat().st_dev, path.stat().st_ino) in synced
+
+    monkeypatch.setattr(os, "fsync", sync)
+    QuestionsOnDisk(tmp_path / "plain").add(AskedOnce(0, "count", bytes(32)))
+    (tmp_path / "verified").mkdir()
+    assert AskedOnDisk(tmp_path / "verified").note(bytes(32), bytes(32))
+    for path in (tmp_path / "plain" / "asked", tmp_path / "verified" / "questions"):
+        assert is_synced(path)
+        assert is_synced(path.parent)

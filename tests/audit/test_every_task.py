@@ -41,6 +41,8 @@ RUNS = [
     ("vertical-classifier", SECURE, "Features of rows: the server knows all weights"),
     ("regressor", [], f"{NO_ATTACK} newton (task regressor)"),
     ("regressor", SECURE, RANDOM),
+    ("vertical-regressor", [], f"{NO_ATTACK} verticallinear (task vertical-regressor)"),
+    ("vertical-regressor", SECURE, RANDOM),
     ("pca", SECURE, RANDOM),
     ("svd", SECURE, RANDOM),
     ("personalized", [*SECURE, "job.collect=false"], RANDOM),

@@ -81,6 +81,7 @@ def write_jobs(folder: Path) -> None:
         "classifier": "hidden = 6\nbatch_size = 10\nrounds = 40\ncost_limit = 0.4",
         "vertical-classifier": "hidden = 6\nbatch_size = 20\nrounds = 30",
         "regressor": "l2 = 0.001",
+        "vertical-regressor": "l2 = 0.001",
         "vertical-pca": "n_components = 2",
         "vertical-svd": "n_components = 2",
     }.items():

@@ -121,7 +121,7 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words], ids=spelled)
 def test_a_mistyped_command_names_the_nearest(words: tuple[str, ...], fedspan: Fedspan) -> None:
     *before, last = words
-    slip = swapped(last)
+    slip = swapped(last) if len(last) > 2 else f"{last}{last[-1]}"  # of two letters nothing is like the other order
     result = fedspan(*before, slip)
     assert result.exit_code == 2
     assert f"'{last}'" in plain(result.stderr), result.stderr

@@ -64,6 +64,7 @@ def by_hand(task: str, folder: Path) -> Any:
         "regressor": lambda: library.FederatedRegressor(l2=0.001).fit(
             {name: X[:, :8] for name, X in people.items()}, {name: X[:, 8] for name, X in people.items()}
         ),
+        "vertical-regressor": lambda: library.VerticalFederatedRegressor(l2=0.001).fit(views, y),
         "deep-gcca": lambda: library.DeepFederatedGCCA(
             dict.fromkeys(views, find_maker(f"{folder / 'networks.py'}:small", 2)), 2, rounds=5, random_state=3
         ).fit(views),
@@ -74,7 +75,7 @@ def by_hand(task: str, folder: Path) -> Any:
 
 ANSWER = {
     "pca": "components_", "svd": "components_", "personalized": "components_", "gcca": "common_", "classifier": "coef_",
-    "deep-gcca": "common_",
+    "deep-gcca": "common_", "vertical-regressor": "coef_",
     "vertical-classifier": "coef_", "regressor": "coef_", "vertical-pca": "scores_", "vertical-svd": "scores_",
 }  # fmt: skip
 SAYS = {
@@ -92,6 +93,7 @@ SAYS = {
         "2 common components of 60 entities. 3 clients hold one view each", "How well the views agree",
         "one digest of their ids", "<dt>cost</dt>", "Cost, by round",
     ],
+    "vertical-regressor": ["A linear model by least squares with an L2 penalty of 0.001"],
     "deep-gcca": [
         "2 common components of 60 entities. 3 clients hold one view each", "How well the views agree", "Deep GCCA",
         "for each entity the output of its network", "Cost, by round",
@@ -115,7 +117,7 @@ SAYS = {
 METRIC = {
     "vertical-pca": "objective", "vertical-svd": "objective",
     "pca": "objective", "svd": "objective", "personalized": "λ", "gcca": "cost", "classifier": "constraint",
-    "vertical-classifier": "cost", "regressor": "cost", "deep-gcca": "cost",
+    "vertical-classifier": "cost", "regressor": "cost", "deep-gcca": "cost", "vertical-regressor": "cost",
 }  # fmt: skip
 
 

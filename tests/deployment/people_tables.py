@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from orders import SEED, new_run
 from fedspan import FederatedGCCA
 from fedspan.deployment.server_job import RunRequest
 
+FULL_WIDTH = str.maketrans("0123456789", "\uff10\uff11\uff12\uff13\uff14\uff15\uff16\uff17\uff18\uff19")
 PEOPLE, ALONE = 60, 4  # people of the federation, and how many of them each site lacks
 
 
@@ -25,12 +27,22 @@ def people_views(sites: Sequence[str]) -> dict[str, np.ndarray]:
     return {site: hidden @ rng.normal(size=(2, 4)) + own for site, own in noise.items()}
 
 
+def spell(person: int, at: int) -> str:
+    """The id of a person as the site with that number writes it: numbers, accents, case, spaces, leading zeros."""
+    if person % 3 == 0:  # "12" is not "0012", which is the next person
+        return [str(person), f" {person} ", str(person).translate(FULL_WIDTH)][at % 3]
+    if person % 3 == 1:
+        return f"{person - 1:04d}"  # leading zeros count
+    name = f"\u00c9ric {person}"  # as one character, as E and an accent, in small letters
+    return [name, unicodedata.normalize("NFD", name), f"  {name.lower()} "][at % 3]
+
+
 def write_people(folder: Path, sites: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What each site's fedspan.toml says of its table of people."""
     rng, tables = np.random.default_rng(12), {}
     for i, (site, X) in enumerate(people_views(sites).items()):
         rows = rng.permutation([j for j in range(PEOPLE) if not i * ALONE <= j < (i + 1) * ALONE])
-        ids = [f"PERSON {j}" if i % 2 else f" person  {j}" for j in rows]
+        ids = [spell(j, i) for j in rows]
         columns = {f"{site}{c}": X[rows, c] for c in range(X.shape[1])}
         path = folder / f"people-{site}.parquet"
         pq.write_table(pa.table({**columns, "person": ids}), path)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from orders import new_run, write_site
 
-from fedspan import FederatedGCCA, VerticalFederatedClassifier
+from fedspan import DeepFederatedGCCA, FederatedGCCA, VerticalFederatedClassifier
 from fedspan.channel import wire
 from fedspan.core.ledger import Exchange, Ledger
 from fedspan.data.preparation import Preparation
@@ -21,6 +21,7 @@ from fedspan.deployment.loopback_federation import LoopbackFederation
 from fedspan.deployment.policy import write_secret
 from fedspan.deployment.server_job import RunRequest
 from fedspan.engines.loopback import Call, Deliver
+from fedspan.errors import InputError
 from fedspan.numerics.orthonormal import largest_angle
 
 pytest.importorskip("cryptography", reason="needs fedspan[privacy]")
@@ -307,3 +308,38 @@ def test_a_union_of_which_few_are_at_other_sites_is_refused(federation: Callable
     outcome = federation(min_common=58).carry_out(order)
     assert not outcome["done"]
     assert "Rows are matched here only if at least 58 entities are common" in outcome["error"]
+
+
+def test_deep_gcca_learns_by_the_networks_that_the_sites_files_name(
+    federation: Callable[..., LoopbackFederation], tmp_path: Path
+) -> None:
+    """Each kit has a Python file of its own, and rows are matched by their ids."""
+    pytest.importorskip("torch", reason="needs fedspan[deep]")
+    for site, width in SITES.items():
+        (tmp_path / site).mkdir()
+        (tmp_path / site / "networks.py").write_text(
+            f"from torch import nn\n\ndef make(outputs):\n    return nn.Linear({width}, outputs)\n"
+        )
+    made, options = federation(network="networks.py:make"), {"n_components": 2, "rounds": 3, "random_state": 3}
+    order = RunRequest(
+        new_run(), "DeepFederatedGCCA", options, match="psi", secure={"enabled": True, "threshold": 3}, timeout=300.0
+    )
+    assert made.carry_out(order) == {"done": True}
+    model = DeepFederatedGCCA.load(made.place(order) / "model.safetensors")
+    assert model.common_.shape == (ROWS - 9, 2)
+    assert model.correlations_.shape == (1, 2)  # the mean over the sites
+    assert model.n_features_ == [*SITES.values()]
+    with pytest.raises(InputError, match="networks stayed at the sites"):
+        model.transform(common_views()[0])
+
+
+def test_a_site_without_a_network_says_what_to_write(federation: Callable[..., LoopbackFederation]) -> None:
+    made = federation()
+    order = RunRequest(new_run(), "DeepFederatedGCCA", {"n_components": 2}, match="psi", timeout=300.0)
+    assert 'network = "file.py:function"' in made.carry_out(order)["error"]
+
+
+def test_a_name_that_is_no_network_is_refused_in_the_sites_file(federation: Callable[..., LoopbackFederation]) -> None:
+    made = federation(network="networks")
+    order = RunRequest(new_run(), "DeepFederatedGCCA", {"n_components": 2}, match="psi", timeout=300.0)
+    assert "file is not valid" in made.carry_out(order)["error"]

@@ -21,7 +21,7 @@ import first_job as job
 from tunnel import Tunnel
 from world import PATIENCE, SERVER, command, misbehave, until
 
-from fedspan import FederatedPCA
+from fedspan import FederatedPCA, Ledger
 
 pytestmark = pytest.mark.xdist_group("flare")
 TIMEOUT = 8.0  # seconds in which a site must answer
@@ -147,3 +147,45 @@ def test_a_run_that_is_to_keep_going_survives(
     assert process.returncode == 0, said
     assert_same(place, undisturbed)
     assert (place / "report.html").exists()
+
+
+def test_a_run_goes_on_when_its_researchers_machine_has_died(
+    healed: Any, held: Path, tmp_path: Path, undisturbed: FederatedPCA
+) -> None:
+    """The federation does not need that machine; whoever resumes the run there watches it to its end."""
+    path, place = tmp_path / "job.toml", tmp_path / "run"
+    path.write_text(JOB.format(timeout=PATIENCE), encoding="utf-8")
+    words = command("run", path, "--on", healed.researcher, "--out", place, "--keep-going", "20m")
+    with running(healed, words) as (process, in_the_middle):
+        until(in_the_middle)
+        process.kill()
+        process.wait()
+    held.unlink()
+    said = subprocess.run(
+        command("resume", place, "--keep-going", "20m"), capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert_same(place, undisturbed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("accident", ["kill_job_of_site", "kill_server"])
+def test_a_private_run_that_survives_costs_what_an_undisturbed_one_costs(
+    healed: Any, tunnel: Tunnel, held: Path, tmp_path: Path, accident: str
+) -> None:
+    path, place = tmp_path / "job.toml", tmp_path / "run"
+    path.write_text(JOB.format(timeout=TIMEOUT) + NOISE, encoding="utf-8")
+    words = command("run", path, "--on", healed.researcher, "--out", place, "--keep-going", "20m")
+    with running(healed, words) as (process, in_the_middle):
+        until(in_the_middle)
+        done = threading.Thread(target=getattr(Accidents(healed, tunnel), accident))
+        done.start()
+        time.sleep(0.5)
+        held.unlink()
+        said, _ = process.communicate(timeout=PATIENCE)
+        done.join()
+    print(said)
+    assert process.returncode == 0, said
+    ledger = Ledger.read(place / "ledger.jsonl")
+    assert any("resumed after round" in note for note in ledger.notes)
+    assert 5.9 < ledger.epsilon(1e-4) <= 6.0 + 1e-6

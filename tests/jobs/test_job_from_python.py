@@ -163,6 +163,7 @@ def test_the_choices_of_a_task_are_those_of_its_estimator() -> None:
         "personalized": [*personalized_methods.METHODS],
         "classifier": [*classifier_methods.ROW_METHODS],
         "vertical-classifier": [*classifier_methods.VIEW_METHODS],
+        "vertical-regressor": [],
         "regressor": ["auto", "newton", "lbfgs"],
         "vertical-pca": ["krylov"],
         "vertical-svd": ["krylov"],
@@ -182,3 +183,11 @@ def test_retries_hold_for_the_agreement_on_columns_too(retries: int, tries: str,
     job = Job("pca", {"n_components": 1}, {"a": tmp_path / "a.csv"}, preparation=preparation, retries=retries)
     with pytest.raises(ClientError, match=re.escape(tries)):
         job.prepare(engine=partial(InProcess, faults=Faults(lose_request=1.0)))
+
+
+def test_a_task_that_no_federation_runs_is_refused_before_it_is_submitted(jobs: Path) -> None:
+    text = Path("vertical-regressor.toml").read_text()
+    Path("there.toml").write_text("\n".join(line for line in text.split("\n") if not line.startswith("views")))
+    job = Job.load_for(Path("there.toml"), lambda: ["bank", "shop"])
+    with pytest.raises(InputError, match="'vertical-regressor' runs in one process so far"):
+        job.to_request()

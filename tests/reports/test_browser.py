@@ -39,6 +39,7 @@ PLOTS = {  # at least; what a reader of that report must find
     "classifier": ["Cost (mean loss", "by bytes sent", "value minus bound", "multiplier, by round"],
     "vertical-classifier": ["Cost (mean loss", "by bytes sent"],
     "regressor": [],
+    "vertical-regressor": [],
     "vertical-pca": ["KKT violation, by round", "Share of the variance of each component"],
     "vertical-svd": ["Share of the sum of squares of each component", "First two components"],
     "protected": ["Explained variance of each component"],

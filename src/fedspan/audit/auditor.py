@@ -12,6 +12,7 @@ import numpy as np
 from fedspan._files import write_whole
 from fedspan._types import Array
 from fedspan.algorithms.agree_columns import AgreeOnColumns
+from fedspan.algorithms.learning.vertical import FeatureBased
 from fedspan.audit._replay import find_kind, rebuild_algorithm, rebuild_channel
 from fedspan.audit.attacks import error
 from fedspan.audit.audit_page import render_audit
@@ -93,10 +94,10 @@ def examine_run(folder: RunFolder, job: Job, most: int) -> AuditResult:
         result.notes += describe_protection(facts, job, ledger, talks, tasks)
         if kind is not None and kind.__name__ in VERTICAL:
             result.notes += attack_entities(job, talks, _read_view_counts(folder, job), secure=facts.secure)
-        if kind is not None and kind.family == "vertical":
+        if kind is not None and issubclass(kind, FeatureBased):
             result.notes += _attack_embeddings(job, talks)
         return result
-    if kind is not None and kind.family == "vertical":
+    if kind is not None and issubclass(kind, FeatureBased):
         talks = list(transcript.talks(channel))
         hear_talks(result, iter(talks), "")
         result.notes += _attack_embeddings(job, talks)

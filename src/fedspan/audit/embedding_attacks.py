@@ -29,7 +29,10 @@ def attack_embeddings(talks: Sequence[Talk], tables: Mapping[str, Array]) -> lis
     columns = np.hstack([tables[name] for name in clients])
     tried = [row for row in sorted(seen) if row < len(columns) and np.isfinite(columns[row]).all()][:_ROWS_TRIED]
     if len(tried) < 3:
-        return []
+        return [
+            "Features of rows: not attacked. The networks of this run are not the built-in one, or too few rows were "
+            "seen under weights that are known; that does not mean that nothing can be worked out."
+        ]
     found, equations = np.zeros((len(tried), columns.shape[1])), []
     for at, row in enumerate(tried):
         A, b = np.vstack([A for A, _ in seen[row]]), np.concatenate([b for _, b in seen[row]])
@@ -55,7 +58,9 @@ def _collect_equations(
     for talk in talks:
         question = talk.question
         if talk.task == "take":
-            weights[talk.client] = np.asarray(question["omega"], dtype=np.float64)
+            omega = np.asarray(question["omega"], dtype=np.float64)
+            if omega.ndim == 2 and 0 <= len(omega) - widths[talk.client] <= 1:  # one more: intercepts
+                weights[talk.client] = omega
             continue
         if "H" not in question or "rows" not in question or len(weights) < len(clients):
             continue

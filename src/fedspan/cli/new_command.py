@@ -17,7 +17,7 @@ def new_command(
         typer.Argument(
             metavar="TASK",
             help="One of pca, svd, gcca, deep-gcca, personalized, classifier, vertical-classifier, regressor, "
-            "vertical-pca or vertical-svd.",
+            "vertical-regressor, vertical-pca or vertical-svd.",
             show_default=False,
         ),
     ],

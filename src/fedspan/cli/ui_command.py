@@ -13,7 +13,7 @@ from fedspan.web.run_pages import RunPages
 
 def ui_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where run folders are.")] = Path("runs"),
-    port: Annotated[int, typer.Option(help="The port on this machine; 0: any that is free.")] = 0,
+    port: Annotated[int, typer.Option(help="The port on this machine; default: 0, any that is free.")] = 0,
     link: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the link to this file, which only you can read; default: print it."),

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+
 from fedspan import errors
 from fedspan._types import Arrays
 from fedspan.channel import wire
@@ -62,11 +64,17 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
+class Collecting(Session, Protocol):
+    """A session that folds its replies into a collector that it is given."""
+
+    def collect(self, collector: Collector, round: int, exchange: int) -> Exchange: ...
+
+
 class ClientGroup:
     """The group where its clients are. `session` is one of these clients alone."""
 
-    def __init__(self, session: Session, blocks: Mapping[str, int]) -> None:
-        self.session, self.blocks = session, blocks
+    def __init__(self, session: Collecting, blocks: Mapping[str, int]) -> None:
+        self.session, self.blocks = session, dict(blocks)  # of its clients, in their order
 
     def handle(self, blob: bytes) -> bytes:
         """The answer to a question; an error is an answer, too."""
@@ -84,16 +92,18 @@ class ClientGroup:
             return {}
         want = Each() if asked["names"] is None else Sum(*asked["names"])
         ask = Ask(asked["task"], asked["arrays"], want, privately=asked["privately"])
-        parts, found = list[object](), list[list[float]]()
-        missing, failures = list[str](), dict[str, str]()
-        for _, names in groupby(asked["cohort"], key=lambda name: self.blocks[name]):
-            cohort = tuple(names)
-            replies, event = self.session.exchange(ask, cohort, asked["round"], asked["exchange"])
-            found += [list(one) for one in zip(event.bytes_down, event.bytes_up, event.seconds, strict=True)]
-            missing += event.missing
-            failures.update(event.failures)
-            parts.append([cohort[0], replies.total if isinstance(want, Sum) else replies.each])
-        return {"parts": parts, "done": found, "missing": missing, "failures": failures}
+        cohort = tuple(self.blocks if asked["cohort"] is None else asked["cohort"])
+        collector = Collector(ask, cohort, self.blocks, apart=True)
+        event = self.session.collect(collector, asked["round"], asked["exchange"])
+        collector.close_block()
+        parts = collector.parts if isinstance(want, Sum) else [("", collector.each)]
+        done = {
+            "down": np.array(event.bytes_down),
+            "up": np.array(event.bytes_up),
+            "seconds": np.array(event.seconds),
+        }
+        missing, failures = event.missing, event.failures
+        return {"parts": parts, "done": done, "missing": missing, "failures": failures}
 
     def close(self) -> None:
         """Let the clients go."""
@@ -105,6 +115,7 @@ class GroupedSession:
 
     def __init__(self, links: Sequence[Link], shares: Sequence[Sequence[str]], blocks: Mapping[str, int]) -> None:
         self.links, self.blocks = list(links), blocks
+        self.sizes = [len(names) for names in shares]
         self.group_of = {name: i for i, names in enumerate(shares) for name in names}
 
     def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]:
@@ -118,7 +129,7 @@ class GroupedSession:
                 "task": ask.task,
                 "arrays": ask.arrays,
                 "privately": {name: ask.privately[name] for name in names if name in ask.privately},
-                "cohort": names,
+                "cohort": None if len(names) == self.sizes[at] else names,
                 "names": list(ask.want.names) if summed and isinstance(ask.want, Sum) else None,
                 "round": round,
                 "exchange": exchange,
@@ -133,7 +144,8 @@ class GroupedSession:
             answer = answers[at]
             missing |= set(answer["missing"])
             failures |= answer["failures"]
-            done |= {name: _Done(*one) for name, one in zip(names, answer["done"], strict=True)}
+            costs = (answer["done"][column].tolist() for column in ("down", "up", "seconds"))
+            done |= {name: _Done(*one) for name, *one in zip(names, *costs, strict=True)}
             for first, part in answer["parts"]:
                 if summed:
                     collector.add_part(first, part)
@@ -147,9 +159,9 @@ class GroupedSession:
             exchange,
             ask.task,
             cohort,
-            bytes_down=tuple(int(done[client].down) for client in cohort),
-            bytes_up=tuple(int(done[client].up) for client in cohort),
-            seconds=tuple(float(done[client].seconds) for client in cohort),
+            bytes_down=tuple(done[client].down for client in cohort),
+            bytes_up=tuple(done[client].up for client in cohort),
+            seconds=tuple(done[client].seconds for client in cohort),
             missing=tuple(collector.missing),
             failures=collector.failures,
         )
@@ -179,14 +191,18 @@ class GroupedSession:
         )
         return SessionSnapshot(hub, {name: site for one in saved for name, site in one.sites.items()})
 
+    def ask_to_restore(self, at: int, saved: SessionSnapshot, after: int) -> bytes:
+        """The question that gives a group what its clients remembered."""
+        hub = HubSnapshot(
+            {name: memory for name, memory in saved.hub.down.items() if self.group_of[name] == at},
+            {name: memory for name, memory in saved.hub.up.items() if self.group_of[name] == at},
+        )
+        sites = {name: site for name, site in saved.sites.items() if self.group_of[name] == at}
+        return encode_tree({"what": "restore", "saved": SessionSnapshot(hub, sites), "after": after})
+
     def restore(self, saved: SessionSnapshot, after: int) -> None:
         for at, link in enumerate(self.links):
-            hub = HubSnapshot(
-                {name: memory for name, memory in saved.hub.down.items() if self.group_of[name] == at},
-                {name: memory for name, memory in saved.hub.up.items() if self.group_of[name] == at},
-            )
-            sites = {name: site for name, site in saved.sites.items() if self.group_of[name] == at}
-            link.send(encode_tree({"what": "restore", "saved": SessionSnapshot(hub, sites), "after": after}))
+            link.send(self.ask_to_restore(at, saved, after))
         self._receive(range(len(self.links)))
 
     def close(self) -> None:

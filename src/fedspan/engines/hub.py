@@ -88,12 +88,17 @@ def find_blocks(clients: Sequence[str]) -> dict[str, int]:
 class Collector:
     """Folds replies, which must come in the order of client ids (so that sums repeat to the bit), into `Replies`.
 
-    With `blocks`, each client's reply is added to the sum of its block, and that to the sum of all.
+    With `blocks`, each client's reply is added to the sum of its block, and that to the sum of all; with `apart`, the
+    sums of the blocks stay apart in `parts`, each with the first of its clients.
     """
 
-    def __init__(self, ask: Ask, cohort: tuple[str, ...], blocks: Mapping[str, int] | None = None) -> None:
-        self.ask, self.cohort = ask, cohort
-        self.blocks = blocks if blocks is not None and len(blocks) > _MOST_PARTS else None
+    def __init__(
+        self, ask: Ask, cohort: tuple[str, ...], blocks: Mapping[str, int] | None = None, *, apart: bool = False
+    ) -> None:
+        self.ask, self.cohort, self.apart = ask, cohort, apart
+        self.blocks = blocks if apart or (blocks is not None and len(blocks) > _MOST_PARTS) else None
+        self.parts: list[tuple[str, Arrays]] = []
+        self.first = ""
         self.part: dict[str, Array] = {}
         self.block = -1
         self.each: dict[str, Arrays] = {}
@@ -124,13 +129,17 @@ class Collector:
             self._add(self.total, client, arrays, want.names)
             return
         if self.blocks[client] != self.block:
-            self._close_block()
-            self.block = self.blocks[client]
+            self.close_block()
+            self.block, self.first = self.blocks[client], client
         self._add(self.part, client, arrays, want.names)
 
-    def _close_block(self) -> None:
+    def close_block(self) -> None:
+        """The sum over a block is complete."""
         part, self.part = self.part, {}
-        self.add_part("", part)
+        if self.apart and part:
+            self.parts.append((self.first, part))
+        else:
+            self.add_part(self.first, part)
 
     def _add(self, total: dict[str, Array], client: str, arrays: Arrays, names: tuple[str, ...]) -> None:
         for name in names:
@@ -151,5 +160,5 @@ class Collector:
                 total[name] += arrays[name]
 
     def replies(self) -> Replies:
-        self._close_block()
+        self.close_block()
         return Replies(self.cohort, tuple(self.missing), self.each, self.total, self.failures)

@@ -132,8 +132,7 @@ class InProcess:
                 {name: self.data[name] for name in names}, threads=1, max_open=self.max_open, wire=self.wire
             )
             session = LocalSession(own, server, channel, seed, protection, threshold)
-            session.blocks = {}  # it is asked block by block
-            group = ClientGroup(session, blocks)
+            group = ClientGroup(session, {name: blocks[name] for name in names})
             groups.append(ForkedGroup(group.handle, group.close, groups))
         return GroupedSession(groups, shares, blocks)
 
@@ -226,7 +225,13 @@ class LocalSession:
             guard.settle()
 
     def exchange(self, ask: Ask, cohort: tuple[str, ...], round: int, exchange: int) -> tuple[Replies, Exchange]:
-        collector, answers = Collector(ask, cohort, self.blocks), []
+        collector = Collector(ask, cohort, self.blocks)
+        event = self.collect(collector, round, exchange)
+        return collector.replies(), event
+
+    def collect(self, collector: Collector, round: int, exchange: int) -> Exchange:
+        """Ask the cohort of a collector, which folds the replies."""
+        ask, cohort, answers = collector.ask, collector.cohort, list[_Answer]()
         messages = self.hub.address(ask, cohort, round, exchange)
         workers = min(self.engine.threads, len(cohort))
         share = min(self.most, max(1, self.engine.threads // max(workers, 1)))  # never more than the user allows BLAS
@@ -235,7 +240,7 @@ class LocalSession:
                 collector.add(answer.client, answer.arrays, answer.failure)
                 answers.append(answer._replace(arrays=None))
         self.tiny = sum(a.seconds for a in answers) < 3e-4 * len(answers)  # changes who computes, not what
-        event = Exchange(
+        return Exchange(
             round,
             exchange,
             ask.task,
@@ -246,7 +251,6 @@ class LocalSession:
             missing=tuple(collector.missing),
             failures=collector.failures,
         )
-        return collector.replies(), event
 
     def _ask_all(self, messages: Iterator[tuple[str, wire.Message]], count: int) -> Iterator[_Answer]:
         """The answers in the order of the messages; pieces run ahead in the pool, but not far ahead (memory)."""

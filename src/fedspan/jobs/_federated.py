@@ -21,7 +21,7 @@ from fedspan.core.run import Info
 from fedspan.deployment import flare_admin
 from fedspan.deployment.flare_admin import AdminSession
 from fedspan.deployment.operations.federation_status import name_absent, survey_sites
-from fedspan.deployment.run_request import RunRequest
+from fedspan.deployment.run_request import FEDERATED_ESTIMATORS, RunRequest
 from fedspan.errors import ClientError, FedspanError, InputError, SiteRefusal
 from fedspan.jobs.finished import Run
 from fedspan.jobs.folder import RunFolder, received_nothing
@@ -115,6 +115,11 @@ def _write_place(folder: RunFolder, place: _Place) -> None:
 def build_request(job: Job, run: str) -> RunRequest:
     """Say what the federation is asked for; a job file says nothing of where its data is."""
     task = TASKS[job.task]
+    if task.estimator.__name__ not in FEDERATED_ESTIMATORS:
+        raise InputError(
+            f"Task {job.task!r} runs in one process so far: the sites of a federation do not offer what it needs. "
+            "Leave --on out, and name the tables in [data]."
+        )
     if "budgets" in job.privacy or job.privacy.get("simulate"):
         raise InputError(
             "privacy.budgets and privacy.simulate are for runs in one process; in a federation leave them out."

@@ -146,7 +146,7 @@ class Job:
 
     Parameters:
         task: "pca", "svd", "gcca", "deep-gcca", "personalized", "classifier", "vertical-classifier", "regressor",
-            "vertical-pca" or "vertical-svd".
+            "vertical-regressor", "vertical-pca" or "vertical-svd".
         parameters: The estimator's parameters, by name.
         clients: Where each client's table is, by client: an absolute path, an address, or the table of a database.
         preparation: Which columns are used, and how they are prepared.

@@ -21,6 +21,7 @@ from fedspan.estimators.regressor import FederatedRegressor
 from fedspan.estimators.svd import FederatedSVD
 from fedspan.estimators.vertical_classifier import VerticalFederatedClassifier
 from fedspan.estimators.views.vertical_pca import VerticalPCA, VerticalSVD
+from fedspan.estimators.views.vertical_regressor import VerticalFederatedRegressor
 
 if TYPE_CHECKING:
     from fedspan.jobs.model import Job
@@ -34,6 +35,7 @@ AnyModel = (
     | FederatedClassifier
     | VerticalFederatedClassifier
     | FederatedRegressor
+    | VerticalFederatedRegressor
     | VerticalPCA
     | VerticalSVD
 )
@@ -178,6 +180,16 @@ TASKS: dict[str, JobTask] = {
         protected_by=("secure",),
         label_words="the numbers to predict",
     ),
+    "vertical-regressor": JobTask(
+        VerticalFederatedRegressor,
+        None,
+        {"cost": "cost", "decrement": "decrement"},
+        _open_labelled_views,
+        "views",
+        learns_label=True,
+        protected_by=("secure",),
+        label_words="the numbers to predict",
+    ),
     "vertical-pca": JobTask(
         VerticalPCA, "solver", {"objective": "objective"}, _open_job_views, "views", protected_by=("secure",)
     ),
@@ -216,5 +228,5 @@ def rounds_limit(model: AnyModel) -> int:
 
 def tolerance(model: AnyModel) -> float:
     """The accuracy at which a run stops; classifiers run all their rounds, regressions show their own measure."""
-    own = FederatedClassifier | VerticalFederatedClassifier | FederatedRegressor
+    own = FederatedClassifier | VerticalFederatedClassifier | FederatedRegressor | VerticalFederatedRegressor
     return 0.0 if isinstance(model, own) else float(model.tol)

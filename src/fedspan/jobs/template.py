@@ -32,6 +32,7 @@ _ABOUT = {
     "classifier": "a classifier of rows that are spread over clients",
     "vertical-classifier": "a classifier of rows whose features are spread over clients",
     "regressor": "a linear regression of rows that are spread over clients",
+    "vertical-regressor": "a linear regression of rows whose features are spread over clients",
     "vertical-pca": "principal components of one table whose columns are spread over clients",
     "vertical-svd": "singular vectors of one table whose columns are spread over clients (nothing is centered)",
 }

@@ -31,7 +31,7 @@ _MOST_LINES = 5000  # on the page of the whole book
 _MOST_RUNS = 15
 _MOST_DECIDED = 10
 _SOON = 30  # days before the end of a certificate
-_QUIET = 600.0  # seconds without a word after which a run does not count as running
+_SILENT_FOR = 600.0  # seconds without a word after which a run does not count as running
 _BOOK = "book"
 
 
@@ -282,7 +282,7 @@ def _show_progress(run: SiteRun, active: bool) -> str:
     if run.state == "ended":
         spent = "" if run.charged is None else f", epsilon {run.charged:.3g} spent"
         return f"over after round {run.round}{spent}"
-    if not active or run.silent_for() > _QUIET:
+    if not active or run.silent_for() > _SILENT_FOR:
         return f"stopped in {at}"
     quiet = run.silent_for()
     waits = f", silent for {format_duration(round(quiet))}" if quiet >= 10 else ""

@@ -14,8 +14,17 @@ from certificates import ADA, Authority
 from orders import ESTIMATORS, new_run, order_for, order_for_estimator, order_with_noise, write_site, write_tables
 from people_tables import order_for_people, write_people
 
+from fedspan.deployment.approval.conformity import possible_algorithms
+from fedspan.deployment.approval.signed_order import sign_order, verify_order
 from fedspan.deployment.loopback_federation import LoopbackFederation
-from fedspan.deployment.server_job import RunRequest
+from fedspan.deployment.policy import Policy
+from fedspan.deployment.run_request import FEDERATED_ESTIMATORS, RunRequest
+from fedspan.errors import FedspanError
+from fedspan.estimators.parameters import parameters_of
+from fedspan.jobs.checking.order_in_words import describe_order
+from fedspan.jobs.checking.would_leave import TableSize, find_algorithm
+from fedspan.jobs.tasks import TASKS
+from fedspan.privacy.request import RowDP
 
 SITES = ("east", "north", "south")
 PCA = {"n_components": 2, "random_state": 3}
@@ -43,6 +52,16 @@ def ask_pca(**changes: Any) -> RunRequest:
 ORDERS: dict[str, Callable[[], RunRequest]] = {
     **{f"estimator {task}": lambda task=task: order_for_estimator(task) for task in ESTIMATORS},  # type: ignore[misc]
     **{f"default sums {task}": lambda task=task: replace(order_for_estimator(task), secure=None) for task in ("pca",)},  # type: ignore[misc]
+    "vertical-svd": lambda: replace(
+        order_for_estimator("vertical-pca"), estimator="VerticalSVD", parameters={"n_components": 2}
+    ),
+    "deep-gcca": lambda: RunRequest(
+        new_run(),
+        "DeepFederatedGCCA",
+        {"n_components": 2, "rounds": 2, "local_steps": 2, "random_state": 3},
+        table={"name": "deep"},
+        secure={"enabled": False},
+    ),
     "noise": order_with_noise,
     "noise alone": lambda: replace(order_with_noise(), secure={"enabled": False}),
     "people": order_for_people,
@@ -62,3 +81,45 @@ ORDERS: dict[str, Callable[[], RunRequest]] = {
 def test_what_was_asked_for_is_admitted(signed: LoopbackFederation, name: str) -> None:
     outcome = signed.carry_out(ORDERS[name]())
     assert outcome["done"], outcome
+
+
+def test_every_estimator_of_a_federation_is_among_these_orders() -> None:
+    asked = {make().estimator for make in ORDERS.values()}
+    assert set(FEDERATED_ESTIMATORS) <= asked
+
+
+CHOICES = [
+    (task, choice)
+    for task, row in TASKS.items()
+    if row.estimator.__name__ in FEDERATED_ESTIMATORS and row.choice in parameters_of(row.estimator)
+    for choice in (None, *parameters_of(row.estimator)[row.choice].choices)
+]
+
+
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize(("task", "choice"), CHOICES)
+def test_the_algorithm_of_every_choice_follows_from_its_order(task: str, choice: str | None, noise: bool) -> None:
+    """Without a run: what the estimator would begin with is among what the site thinks that the order may come to."""
+    row = TASKS[task]
+    given = {} if choice is None else {row.choice: choice}
+    privacy = {"epsilon": 2.0, "delta": 1e-6, "row_norm": 5.0} if noise else {}
+    options = {**given, "privacy": RowDP(**privacy) if noise else None}
+    try:
+        server = find_algorithm(task, options, TableSize(dict.fromkeys(SITES, 6), dict.fromkeys(SITES, 100)))
+    except FedspanError:
+        return  # the estimator itself refuses it, so there is no run to admit
+    request = RunRequest(new_run(), row.estimator.__name__, given, privacy=privacy)
+    assert type(server).__name__.lower() in possible_algorithms(request)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_is_told_in_words(signed: LoopbackFederation, task: str) -> None:
+    if TASKS[task].estimator.__name__ not in FEDERATED_ESTIMATORS:
+        pytest.skip("runs in one process only")
+    kit = signed.sites["north"]
+    table = {"over": "views"}.get(TASKS[task].over, "hospitals")
+    request = RunRequest(new_run(), TASKS[task].estimator.__name__, {}, table={"name": table})
+    assert signed.researcher is not None
+    words = describe_order(verify_order(kit, sign_order(signed.researcher, [request], SITES)), Policy.read(kit))
+    assert {"asked by", "wants", "would leave"} <= {word for word, _ in words} or "cannot run" in dict(words)
+    assert f"task {task}" in dict(words)["wants"]

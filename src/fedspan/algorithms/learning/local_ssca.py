@@ -13,7 +13,7 @@ By Remark 2 an iteration of unconstrained SSCA is one of momentum SGD with η = 
 that iterates SSCA by itself, and a server that averages ω and the surrogate's linear part, are
 
     average:  v ← βv + g, ω_i ← ω_i - ηv, E times; then ω and v are averaged
-    correct:  v = 0, then v ← .8v + g + c - c_i, ω_i ← ω_i - ηv, E times; D = Σ a_i δ_i, M ← .8M + D, ω ← ω + .8M + D
+    correct:  v = 0, then v ← .8v + g + c - c_i, ω_i ← ω_i - ηv/2, E times; D = Σ a_i δ_i, M ← .8M + D, ω ← ω + .8M + D
 
 The second is for clients whose rows are unlike each other: then local steps lead apart. drift="auto" begins with the
 first and changes to the second if Σ a_i‖δ_i‖² / ‖Σ a_i δ_i‖² of the first round is above `DRIFT` (1: all go the same
@@ -78,6 +78,7 @@ from fedspan.numerics.swish import Swish, join_models, linear_proba, softmax
 
 DRIFT = 2.0  # on MNIST and digits 1.1 to 1.2 if rows were dealt at random, 4 to 5 in two shards; two classes apart: 2.3
 _TURN, _OUTER = 0.8, 0.8  # momentum of corrected local steps, and of the server's
+_CAREFUL = 0.5  # of η in corrected steps: both momenta together make them longer
 _TOL_BESIDE = 1e-10  # of the linear model beside the network
 _EVIDENCE = 2.0  # nats over all held-out rows: evidence of 7 to 1 that the network alone is better
 _TOL_ALONE, _STEPS_ALONE = 1e-8, 40  # of a linear model that a client finds by itself
@@ -456,7 +457,8 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
         name = "control" if state.corrected else "v"
         momentum = _TURN if state.corrected else self.momentum
         l2 = self.l2 or 1 / float(state.opening.n.sum())
-        numbers = {"rate": state.guard.rate, "momentum": momentum, "l2": l2, "steps": self.steps}
+        rate = state.guard.rate * (_CAREFUL if state.corrected else 1.0)
+        numbers = {"rate": rate, "momentum": momentum, "l2": l2, "steps": self.steps}
         arrays = {"omega": state.omega, name: state.control if state.corrected else state.v}
         arrays |= {key: np.array(value) for key, value in numbers.items()}
         want = Sum("n", "held", "held_weight", "loss", "omega", name, "square", "bad")
@@ -471,7 +473,8 @@ class LocalSsca(SampleBased, Server[LocalSscaState]):
 
     def _move(self, state: LocalSscaState, total: Arrays, n: float) -> LocalSscaState:
         """Where to go from here: on, or back to the best ω with half the step."""
-        guard, back = judge(state.guard, state.omega, state.held, float(state.opening.n.sum()))
+        n_all = float(state.opening.n.sum())
+        guard, back = judge(state.guard, state.omega, state.held, n_all, rough=state.corrected)
         if not back and int(total["bad"]):  # the steps themselves led to infinity
             guard, back = shorten(guard), True
         if back:

@@ -49,12 +49,19 @@ class HeldOutGuard:
         return self.loss < self.prior
 
 
-def judge(guard: HeldOutGuard, omega: Array, loss: float, rows: float) -> tuple[HeldOutGuard, bool]:
-    """The guard after ω was found to have this loss, and whether training goes back to the best."""
+def judge(
+    guard: HeldOutGuard, omega: Array, loss: float, rows: float, *, rough: bool = False
+) -> tuple[HeldOutGuard, bool]:
+    """The guard after ω was found to have this loss, and whether training goes back to the best.
+
+    `rough`: the losses go up and down by more than a little while they fall, as where clients are unlike each other;
+    then only a loss above that of the class shares alone is much worse.
+    """
     if loss < guard.loss - _GAIN * abs(guard.loss) or (not np.isfinite(guard.loss) and np.isfinite(loss)):
         return replace(guard, best=omega, loss=loss, since=0), False
     since, patience = guard.since + 1, _PATIENCE if rows >= _ROUGH_ROWS else _LONGER
-    if not (np.isfinite(loss) and loss <= _WORSE * guard.loss + _MARGIN):
+    bound = _WORSE * guard.loss + _MARGIN
+    if not (np.isfinite(loss) and loss <= (max(bound, guard.prior) if rough else bound)):
         return shorten(guard), True
     if since < patience:
         return replace(guard, since=since), False

@@ -19,9 +19,9 @@ from fedspan.deployment.operations.site_facts import count_days
 from fedspan.errors import ClientError
 
 federation_status = typer.Typer(add_completion=False)
-_SOON = 30  # days: a certificate that ends so soon is pointed out
+_ENDS_SOON = 30  # days: a certificate that ends so soon is pointed out
 _PAUSE = 2.0  # seconds between two looks with --watch
-_LOOK_EVERY = 1.0  # seconds between two looks with --wait-for
+_LOOK_AGAIN_AFTER = 1.0  # seconds between two looks with --wait-for
 
 
 @federation_status.command("status")
@@ -66,7 +66,7 @@ def _await_sites(kit: Path, names: list[str], patience: float) -> None:
             absent = str(error).removesuffix(".")
         if time.monotonic() >= end:
             raise ClientError(f"Not all sites were there in time: {absent}.")
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_LOOK_AGAIN_AFTER)
 
 
 def _show_once(kit: Path, as_json: bool) -> bool:
@@ -95,5 +95,5 @@ def _describe_line(one: SiteStatus) -> str:
     if one.fedspan:
         words.append(f"fedspan {one.fedspan}")
     if one.days is not None:
-        words.append(f"certificate {one.days} days left" + (": renew it" if one.days <= _SOON else ""))
+        words.append(f"certificate {one.days} days left" + (": renew it" if one.days <= _ENDS_SOON else ""))
     return "; ".join(words)

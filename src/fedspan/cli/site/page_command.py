@@ -16,7 +16,7 @@ pages = typer.Typer(add_completion=False)
 @pages.command("ui")
 def open_site_page(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The site's kit.")],
-    port: Annotated[int, typer.Option(help="The port on this machine; 0: any that is free.")] = 0,
+    port: Annotated[int, typer.Option(help="The port on this machine; default: 0, any that is free.")] = 0,
     link: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the link to this file, which only you can read; default: print it."),

@@ -91,7 +91,10 @@ def write_policy(
         typer.Option(help="Whose jobs may run here, by their names in the certificates; default: anybody's."),
     ] = None,
     transcript_mb: Annotated[
-        int, typer.Option(min=0, help="Keep so many MB of each run's messages here, for `fedspan audit KIT --run RUN`.")
+        int,
+        typer.Option(
+            min=0, help="Keep so many MB of each run's messages, for `fedspan audit KIT --run RUN`; default: 0."
+        ),
     ] = 0,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing policy; default: refuse.")] = False,
 ) -> None:

@@ -26,6 +26,7 @@ from fedspan.data.cells.dialect import PLAIN_DIALECT, Dialect
 ColumnKind = Literal["empty", "number", "decimal comma", "date", "yes/no", "words", "mixed"]
 _MOST_KEPT = 10_000  # different words of a column; more look like ids or free text
 _MARKS = re.compile(r"\W+|#?n/?a", re.IGNORECASE)  # what means missing even among words
+_NOT_PLAIN = re.compile(r"[^0-9.eE+\-\0]")
 _LEADING_ZERO = re.compile(r"0\d+")
 
 
@@ -47,16 +48,55 @@ class ColumnProfile:
     squares: float = 0.0
     words: Counter[str] = field(default_factory=Counter)
     seen: set[int] = field(default_factory=set)  # hashes of different cells, to find out whether all differ
-    repeats: bool = False
+    repeats: bool = False  # or some number has a fraction: they are no ids
     more: int = 0  # cells with words that were not kept
 
     def __post_init__(self) -> None:
         self._reader = CellReader(self.dialect)
         self._folds = self.name in self.dialect.ignore_case
+        dialect = self.dialect
+        self._meant = {*self._reader.gaps, *self._reader.words}  # numbers that mean something else, as -99 for missing
+        self._is_plain = dialect.decimal != "," and self.name not in {*dialect.dates, *dialect.multiply}
 
     def add(self, cells: Iterable[str | None]) -> None:
         """Take in some cells."""
-        for cell, count in Counter(cells).items():
+        given = list(cells)
+        if not self._add_plain_numbers(given):
+            self._add_cells(given)
+
+    def _add_plain_numbers(self, given: list[str | None]) -> bool:
+        """Take in all cells at once, if none is anything but a plain number or missing: most columns are of these."""
+        plain = [cell for cell in given if cell is not None]
+        text = "\0".join(plain)
+        if not self._is_plain or not plain or _NOT_PLAIN.search(text) or not self._meant.isdisjoint(plain):
+            return False
+        try:
+            numbers = np.fromiter(map(float, plain), dtype=np.float64, count=len(plain))
+        except ValueError:
+            return False
+        if not np.isfinite(numbers).all():  # 1e999
+            return False
+        self.rows, self.missing = self.rows + len(given), self.missing + len(given) - len(plain)
+        whole = [plain[i] for i in np.flatnonzero(numbers == np.floor(numbers))]
+        count = sum(word.lstrip("+-").isdigit() for word in whole)
+        if count < len(plain):
+            self._stop_looking_for_ids()
+        elif not self.repeats:
+            marks = set(map(hash, plain))
+            if len(marks) < len(plain) or not self.seen.isdisjoint(marks):
+                self._stop_looking_for_ids()
+            else:
+                self.seen.update(marks)
+        self.whole += count
+        self.zeros_first += sum(_LEADING_ZERO.fullmatch(word) is not None for word in whole if word[0] == "0")
+        self.numbers, self.counted = self.numbers + len(plain), self.counted + len(plain)
+        self.least, self.most = min(self.least, float(numbers.min())), max(self.most, float(numbers.max()))
+        self.total, self.squares = self.total + float(numbers.sum()), self.squares + float(numbers @ numbers)
+        return True
+
+    def _add_cells(self, given: list[str | None]) -> None:
+        """Take in cells of any kind, each different one once."""
+        for cell, count in Counter(given).items():
             word = " ".join(cell.casefold().split()) if cell is not None and self._folds else cell
             self.rows += count
             if word is None:
@@ -81,14 +121,22 @@ class ColumnProfile:
         if self.repeats:
             return
         mark = hash(word)
-        self.repeats = count > 1 or mark in self.seen
-        self.seen.add(mark)
-        if self.repeats:
-            self.seen.clear()
+        if count > 1 or mark in self.seen:
+            self._stop_looking_for_ids()
+        else:
+            self.seen.add(mark)
+
+    def _stop_looking_for_ids(self) -> None:
+        """A value occurs twice, or has a fraction: then nothing needs to be kept of the others."""
+        self.repeats = True
+        self.seen.clear()
 
     def _add_number(self, word: str, number: float, count: int) -> None:
         self.numbers += count
-        self.whole += count if number.is_integer() and word.lstrip("+-").isdigit() else 0
+        if number.is_integer() and word.lstrip("+-").isdigit():
+            self.whole += count
+        else:
+            self._stop_looking_for_ids()
         self.zeros_first += count if _LEADING_ZERO.fullmatch(word) else 0
         self._add_to_range(number, count)
 

@@ -211,6 +211,14 @@ class Register:
             raise InputError(f"{name!r} is {member.state}. To take it back first: fedspan federation restore {name}")
         old = (self.folder / "certificates" / f"{name}.crt").read_bytes()
         new = renew_certificate(old, self.root, days)
+        before, after = (load_certificate(pem).not_valid_after_utc for pem in (old, new))
+        if after <= before:
+            root = load_certificate((self.root / "rootCA.pem").read_bytes()).not_valid_after_utc
+            raise InputError(
+                f"The certificate of {name!r} lasts until {before:%Y-%m-%d} already, and this one would last until "
+                f"{after:%Y-%m-%d}. Give more --days; none lasts longer than the root certificate, which ends on "
+                f"{root:%Y-%m-%d} (then found a new federation)."
+            )
         until = self._note(name, member.kind, new).until
         place = self.folder / "signed" / f"{name}.renewed.crt"
         make_private_folder(place.parent)

@@ -6,14 +6,19 @@ import base64
 import binascii
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedspan.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.padding import PSS
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.x509 import Certificate
 
 _BACKDATED = timedelta(minutes=10)  # clocks are not all alike
 
 
-def load_certificate(pem: bytes) -> Any:
+def load_certificate(pem: bytes) -> Certificate:
     """The certificate in PEM."""
     try:
         from cryptography import x509
@@ -58,13 +63,17 @@ def check_renewal(old: bytes, new: bytes, root: bytes) -> str:
     return f"{after.not_valid_after_utc:%Y-%m-%d}"
 
 
-def load_root_key(root: Path) -> Any:
+def load_root_key(root: Path) -> RSAPrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        return load_pem_private_key((root / "rootCA.key").read_bytes(), None)
+        key = load_pem_private_key((root / "rootCA.key").read_bytes(), None)
     except (OSError, ValueError):
-        raise InputError(f"Cannot read the root key in {root}. Bring it from where it is kept.") from None
+        key = None
+    if not isinstance(key, RSAPrivateKey):
+        raise InputError(f"Cannot read the root key in {root}. Bring it from where it is kept.")
+    return key
 
 
 def sign_by_root(root: Path, text: bytes) -> str:
@@ -77,18 +86,20 @@ def sign_by_root(root: Path, text: bytes) -> str:
 def is_signed_by_root(pem: bytes, text: bytes, signature: str) -> bool:
     """Whether the holder of this root certificate's key signed the text."""
     from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
     from cryptography.hazmat.primitives.hashes import SHA256
 
+    key = load_certificate(pem).public_key()
+    if not isinstance(key, RSAPublicKey):
+        return False
     try:
-        load_certificate(pem).public_key().verify(
-            base64.b64decode(signature, validate=True), text, _root_padding(), SHA256()
-        )
+        key.verify(base64.b64decode(signature, validate=True), text, _root_padding(), SHA256())
     except (InvalidSignature, binascii.Error, ValueError, TypeError):
         return False
     return True
 
 
-def _root_padding() -> Any:
+def _root_padding() -> PSS:
     from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS
     from cryptography.hazmat.primitives.hashes import SHA256
 

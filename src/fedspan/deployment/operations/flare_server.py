@@ -9,12 +9,13 @@ from pathlib import Path
 
 from nvflare.apis.fl_context import FLContext
 from nvflare.collab import collab
-from nvflare.collab.api.exceptions import CollabCallError
+from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
 from fedspan.deployment.flare_job import TOPIC
 from fedspan.deployment.operations.flare_process import do_without_torch, end_with_parent, unwrap_blob, wrap_blob
 from fedspan.deployment.run_request import RunRequest
 from fedspan.deployment.server_job import ServerJob
+from fedspan.errors import ClientError
 
 _LINES = 2000  # of the ledger in one answer to a researcher who watches
 do_without_torch()
@@ -41,13 +42,17 @@ class FlareTransport:
 
 @contextmanager
 def _raise_timeouts() -> Iterator[None]:
-    """Raise a TimeoutError where FLARE says in words that a call took too long."""
+    """Raise a TimeoutError where FLARE says in words that a call took too long, and say what an aborted run is."""
     try:
         yield
     except CollabCallError as error:
         if "timed out" in str(error):
             raise TimeoutError(str(error)) from None
         raise
+    except RunAborted:
+        raise ClientError(
+            "FLARE has stopped the job: a site's process for it has ended, or somebody aborted it"
+        ) from None
 
 
 class FlareServer:

@@ -134,7 +134,7 @@ class _WarmStart:
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> Any:
         pool, workspace = self.pool, fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         custom = workspace.get_app_custom_dir(job_meta.get(JobConstants.JOB_ID))
-        if pool is not None and pool.alive and not custom:
+        if pool is not None and pool.alive and not os.path.isdir(custom):
             secrets = get_credential_env(fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS) or {})
             argv = shlex.split(self.get_command(job_meta, fl_ctx), True)  # type: ignore[attr-defined]
             handle = pool.fork(argv, {**os.environ, **secrets})

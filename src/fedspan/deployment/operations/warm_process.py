@@ -20,12 +20,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from fedspan.deployment.operations.flare_process import do_without_torch
 
-_LOOK_EVERY = 0.1  # seconds between two looks at what has ended
-_QUIET = 0.2  # seconds that FLARE lets pass before a job's process ends; 3 by itself
+_LOOK_AFTER = 0.1  # seconds between two looks at what has ended
+_QUIET_END = 0.2  # seconds that FLARE lets pass before a job's process ends; 3 by itself
 _CLEAN = 3.0
 _MODULES = {
     "site": [
@@ -55,7 +54,7 @@ def serve_forks(kind: str, link: socket.socket) -> None:
     gc.freeze()  # what is here now is in every job, and need not be looked at there
     rest = b""
     while True:
-        ready, _, _ = select.select([link], [], [], _LOOK_EVERY)
+        ready, _, _ = select.select([link], [], [], _LOOK_AFTER)
         _report_ended(link)
         if not ready:
             continue
@@ -90,7 +89,7 @@ def _send_line(link: socket.socket, tree: dict[str, int]) -> None:
 
 def _carry_out(argv: Sequence[str], environment: dict[str, str], link: socket.socket) -> None:
     """In the fork: do what `python -m MODULE …` would do, and end."""
-    code: Any = 1
+    code: object = 1
     try:
         link.close()
         os.setsid()
@@ -107,7 +106,7 @@ def _carry_out(argv: Sequence[str], environment: dict[str, str], link: socket.so
             main_func=given["main"],
             run_dir=str(place),
             args=arguments,
-            shutdown_grace_time=_QUIET,
+            shutdown_grace_time=_QUIET_END,
             cleanup_grace_time=_CLEAN,
         )
     except SystemExit as end:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedspan._files import make_private_folder, open_private
+from fedspan._files import append_line, make_private_folder
 from fedspan.engines.questions import AskedOnce
 
 _HEX_DIGITS = 64  # of a digest
@@ -28,5 +28,4 @@ class QuestionsOnDisk:
     def add(self, asked: AskedOnce) -> None:
         """Write it down, before it is answered."""
         make_private_folder(self.path.parent)
-        with open(self.path, "a", encoding="ascii", opener=open_private) as file:
-            file.write(f"\n{asked.round} {asked.task} {asked.digest.hex()}")
+        append_line(self.path, f"{asked.round} {asked.task} {asked.digest.hex()}")

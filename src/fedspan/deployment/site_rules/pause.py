@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from fedspan._files import write_whole
+from fedspan._files import make_private_folder, write_whole
 from fedspan.errors import PolicyRefusal
 
 
@@ -17,7 +17,7 @@ class Pause:
 
     def begin(self) -> None:
         """Pause the site; a run that goes on is stopped before its next answer, and can be resumed later."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.path.parent)
         write_whole(self.path, f"{datetime.now():%Y-%m-%d %H:%M:%S}\n")
 
     def end(self) -> bool:

@@ -22,7 +22,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TypedDict
 
-from fedspan._files import write_whole
+from fedspan._files import make_private_folder, write_whole
 from fedspan.core.checkpoint import build
 from fedspan.errors import CheckpointError, PrivacyError
 from fedspan.secure.opening import Groups
@@ -125,7 +125,7 @@ class Rosters:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.path.parent)
         with self.path.with_suffix(".lock").open("wb") as file:
             if fcntl:
                 fcntl.flock(file, fcntl.LOCK_EX)

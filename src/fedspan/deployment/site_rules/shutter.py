@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
 
-from fedspan._files import write_whole
+from fedspan._files import make_private_folder, write_whole
 from fedspan.core.checkpoint import build
 from fedspan.errors import CheckpointError, InputError, PolicyRefusal
 
@@ -112,7 +112,7 @@ class Shutter:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """One process at a time counts; the lock goes with the process, however it ends."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.path.parent)
         with self.path.with_suffix(".lock").open("ab") as file:
             if fcntl:
                 fcntl.flock(file, fcntl.LOCK_EX)

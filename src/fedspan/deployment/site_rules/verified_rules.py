@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from fedspan._files import make_private_folder, open_private, write_whole
+from fedspan._files import append_line, make_private_folder, write_whole
 from fedspan.engines.start import StartMessage
 from fedspan.errors import PrivacyError, ProtocolError
 
@@ -64,9 +63,6 @@ class AskedOnDisk:
     def note(self, before: bytes, question: bytes) -> bool:
         """Remember the question; False if another one was asked after the same transcript."""
         if before not in self.known:
-            with open(self.path, "a", encoding="ascii", opener=open_private) as file:
-                file.write(f"\n{before.hex()} {question.hex()}")  # what a crash cut off stays on a line of its own
-                file.flush()
-                os.fsync(file.fileno())
+            append_line(self.path, f"{before.hex()} {question.hex()}")
             self.known[before] = question
         return self.known[before] == question

@@ -26,6 +26,7 @@ _LEARNS = {
     "classifier": "a classifier of rows",
     "vertical-classifier": "a classifier of entities whose columns are at different sites",
     "regressor": "a linear regression",
+    "vertical-regressor": "a linear regression of rows whose features are spread over the sites",
     "vertical-pca": "the principal components of one table whose columns are at different sites",
     "vertical-svd": "the singular vectors of one table whose columns are at different sites",
 }
