@@ -126,7 +126,7 @@ def main() -> None:
                 row["ours"] = round(cost.rounds + cost.opening, 5)
             if row["what"].startswith(f"{cost.solver}: rounds, beside FAPS"):
                 row["ours"] = round(cost.rounds, 5)
-    record["again"] = sorted({*record.get("again", []), f"{KRYLOV} on {datetime.now(UTC).date().isoformat()}"})
+    record["again"] = sorted({*record.get("again", []), f"krylov on {datetime.now(UTC).date().isoformat()}"})
     write_whole(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n", public=True)
 
 
