@@ -493,7 +493,8 @@ class Rows:
         times = 1 if double else 4  # a product that is made apart and added costs more
         step = min(max(1, min(max(times * self.d**2, least), most) // self.d), self.n)
         center, buffer = c.astype(dtype), np.empty((step, self.d), dtype)
-        product = np.empty((0, 0) if double else (self.d, self.d), dtype)
+        in_place = double and step < self.n  # of one block it would only cost more calls
+        product = np.empty((0, 0) if in_place else (self.d, self.d), dtype)
         roots = np.ones(step, dtype) if self._roots is None else self._roots.astype(dtype)
         s, G, start = np.zeros(self.d), np.zeros((self.d, self.d)), 0
         with np.errstate(over="ignore", invalid="ignore"):
@@ -503,12 +504,12 @@ class Rows:
                 if self._roots is not None:
                     B *= v[:, None]
                     start += len(B)
-                if double:  # half of G is enough, and is added to where it is; BLAS wants its transpose
+                if in_place:  # half of G is enough, and is added to where it is; BLAS wants its transpose
                     G = scipy.linalg.blas.dsyrk(1.0, B.T, beta=1.0, c=G.T, overwrite_c=1).T
                 else:
                     G += np.matmul(B.T, B, out=product)
                 s += v[: len(B)] @ B
-        if double:
+        if in_place:
             _mirror(G)
         return RowPass(self.total, center.astype(np.float64), s, G)
 
