@@ -27,7 +27,7 @@ SIGNATURES = {
     "FederatedGCCA": "n_components=2, *, solver='auto', local_solver='exact', local_steps=10, batch_size=None, "
     "bits=None, first_bits=8, start=None, ridge=0.0, folds=None, center=True, scale=False, tol=1e-06, "
     "max_rounds=200, patience=None",
-    "DeepFederatedGCCA": "networks, n_components=2, *, bits=None, first_bits=8, local_steps=10, batch_size=1000, "
+    "DeepFederatedGCCA": "networks=None, n_components=2, *, bits=None, first_bits=8, local_steps=10, batch_size=1000, "
     "lr=0.001, weight_decay=0.0, rounds=50, optimizer=None, alpha=inf, tol=0.0",
     "PersonalizedPCA": "n_components=2, *, method='auto', shrinkage='auto', center=True, scale=False, tol=1e-08, "
     "max_rounds=500, local_steps=None, step=None, clip=None, collect=True, participation=None",
