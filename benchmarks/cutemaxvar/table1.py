@@ -24,7 +24,7 @@ PACKED = Channel(up=pack(), down=pack())
 BITS, JOB = (3, 4, 5), "linear GCCA (CuteMaxVar Table I, to {}·v*)"
 OURS = {  # davidson cuts the views to rank 15, its default
     "krylov, bits='auto'": MaxVarKrylov(k=K, tol=1e-6, rounded=True),
-    "krylov, wide, bits='auto'": MaxVarKrylov(k=K, tol=1e-3, rounded=True, width="auto"),
+    "krylov, wide, bits='auto'": MaxVarKrylov(k=K, tol=3e-4, rounded=True, width="auto"),
     "krylov, two operators, bits='auto'": MaxVarKrylov(k=K, tol=5e-4, rounded=True, width="auto", local_rank=15),
     "davidson, bits='auto'": MaxVarDavidson(k=K, tol=2e-5, rounded=True),
 }

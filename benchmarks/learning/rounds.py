@@ -1,7 +1,7 @@
 """Rounds until a test accuracy is reached: auto beside FedAvg, SGD with momentum, SCAFFOLD, FedAdam with the best step.
 
     python benchmarks/learning/rounds.py --data mnist --out rounds.jsonl --seeds 700 701 702 703 704
-    python benchmarks/learning/rounds.py --table rounds.jsonl
+    python benchmarks/learning/rounds.py --table rounds.jsonl --write docs/classifier.md
 
 Ten clients, ten local steps of 100 rows (E=10, B=100), 128 hidden cells. For all methods alike the pixels are scaled as
 classifiers scale columns by default (mean 0, deviation 1, cut at 5, then all by one factor). "iid": rows dealt at
@@ -35,6 +35,7 @@ NET = Swish(128, 10, intercept=True, length2=100.0)
 GRID = (0.03, 0.1, 0.3, 1.0)
 TARGETS = {"mnist": (0.93, 0.96), "fashion": (0.80, 0.85)}
 CLIENTS = 10
+_BEGIN, _END = "<!-- rounds begins -->", "<!-- rounds ends -->"
 
 
 def read_mnist() -> tuple[np.ndarray, ...]:
@@ -108,9 +109,14 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+")
     parser.add_argument("--out", type=Path, default=Path("rounds.jsonl"))
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--write", type=Path, help="with --table: a page that has the marks of the table")
     asked = parser.parse_args()
     if asked.table is not None:
-        print("\n".join(tabulate([json.loads(line) for line in asked.table.read_text().splitlines()])))
+        lines = "\n".join(tabulate([json.loads(line) for line in asked.table.read_text().splitlines()]))
+        print(lines)
+        if asked.write is not None:
+            before, rest = asked.write.read_text().split(_BEGIN)
+            asked.write.write_text(f"{before}{_BEGIN}\n{lines}\n{_END}{rest.split(_END)[1]}")
         return
     if asked.data == "mnist" and not (SHARED / "mnist.npz").exists():
         print("skipped: mnist.npz is not there; set FEDSPAN_DATA to the folder of the shared data sets")

@@ -127,6 +127,25 @@ def test_nothing_is_kept_unless_asked_for_and_never_too_much(tmp_path: Path) -> 
         audit_site(kit, request.run)
 
 
+def test_a_site_that_cannot_keep_the_messages_answers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its administrator has asked for them: a run whose messages are not kept could not be audited later."""
+    three, request = make(tmp_path, 5), ask()
+    add, full = KeptMessages.add, True
+
+    def fail(self: KeptMessages, question: bytes, answer: bytes) -> None:
+        if full and "south" in str(self.path):
+            raise OSError(28, "No space left on device")
+        add(self, question, answer)
+
+    monkeypatch.setattr(KeptMessages, "add", fail)
+    outcome = three.carry_out(request)
+    assert not outcome["done"]
+    assert not outcome.get("input")
+    assert "cannot keep the messages" in outcome["error"]
+    full = False
+    assert three.carry_out(request)["done"]
+
+
 def test_an_audit_follows_memories_over_a_resumption(tmp_path: Path) -> None:
     """Each opening of a run is a sitting: links that remember begin again from what was kept."""
     three, request = make(tmp_path, 5), ask(solver="ssi", bits=4, max_rounds=6, tol=0.0)

@@ -82,7 +82,7 @@ def test_a_changed_cost_changes_the_headline(board, tmp_path) -> None:
             cost["rounds"] = 123.0
     path.write_text(json.dumps(record), encoding="utf-8")
     line = next(line for line in board.page(copy).splitlines() if line.startswith("| PCA (FAPS Table 4)"))
-    assert "| 123 (" in line
+    assert "| 1+123 (" in line  # all of ours have an opening
 
 
 def test_an_opening_counts_in_the_headline_and_one_that_never_got_there_does_not_win(board) -> None:

@@ -85,6 +85,13 @@ def test_a_run_that_is_killed_at_every_exchange(five: LoopbackFederation, name: 
     assert_same_estimate(five.place(order), name, secure)
 
 
+def test_a_run_of_which_some_sites_heard_what_was_told(five: LoopbackFederation) -> None:
+    """Mean and scale are told to one site after another: those that heard them do not mask otherwise than the rest."""
+    order = order_for("gram scaled", True)
+    assert kill_everywhere(five, order, apart=True) >= 20
+    assert_same_estimate(five.place(order), "gram scaled", True)
+
+
 def test_a_private_run_that_is_killed_at_every_message_pays_once(five: LoopbackFederation) -> None:
     order = order_with_noise()
     assert kill_everywhere(five, order, apart=True) >= 20

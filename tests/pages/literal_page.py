@@ -138,8 +138,8 @@ class _Talk:
         os.write(self._to, f"{path}\n".encode())
         return os.read(self._from, 16) == b"done\n"
 
-    def end(self, patience: float = 10.0) -> None:
-        """End the process and all that it started in its session."""
+    def end(self, patience: float = 60.0) -> None:
+        """End the process and all that it started in its session; these may have to end others first."""
         for descriptor in (self._to, self._from):
             os.close(descriptor)
         with_it = self.process.pid
@@ -149,6 +149,15 @@ class _Talk:
             except ProcessLookupError:
                 break
             end = time.monotonic() + patience
-            while self.process.poll() is None and time.monotonic() < end:
+            while self._is_alive() and time.monotonic() < end:
                 time.sleep(0.1)
         self.process.wait()
+
+    def _is_alive(self) -> bool:
+        """Whether any process of the session is left."""
+        self.process.poll()
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from cli_world import rows, tree, write_csv
+from cli_world import rows, tree, write_csv, write_jobs
 from html_checker import Checker
 
-from fedspan import FederatedGCCA, FederatedPCA, PersonalizedPCA, RowDP
+from fedspan import FederatedClassifier, FederatedGCCA, FederatedPCA, PersonalizedPCA, RowDP
 from fedspan._types import Arrays
 from fedspan.algorithms.registry import ALGORITHMS
 from fedspan.core.ledger import Exchange, Ledger, Note, RoundEnd, Started
@@ -579,3 +579,23 @@ def test_gcca_says_which_features_each_view_contributes(tmp_path: Path) -> None:
         assert first
         assert first[2] == "b"  # which alone has what the views share
         assert float(first[1]) == pytest.approx(W[1, 0], rel=0.05)
+
+
+def test_a_classifier_says_how_it_does_at_each_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedspan: Fedspan
+) -> None:
+    write_jobs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert fedspan("run", "classifier.toml", "--out", "open").exit_code == 0
+    model = FederatedClassifier.load("open/model.safetensors")
+    assert model.client_accuracy_ is not None
+    page = Path("open/report.html").read_text()
+    for name in ("north", "south", "west"):
+        lines = [line.split(",") for line in (tmp_path / f"{name}.csv").read_text().splitlines()[1:]]
+        X = np.array([line[:9] for line in lines], dtype=float)
+        right = float(np.mean(model.predict(X) == [line[9] for line in lines]))
+        assert model.client_accuracy_[name] == [30.0, pytest.approx(right)]
+        assert f'<td>{name}</td><td class="number">30</td><td class="number">{100 * right:.1f} %</td>' in page
+    assert fedspan("run", "classifier.toml", "--set", "secure.enabled=true", "--out", "secure").exit_code == 0
+    assert FederatedClassifier.load("secure/model.safetensors").client_accuracy_ is None
+    assert "Accuracy at each client" not in Path("secure/report.html").read_text()

@@ -137,3 +137,8 @@ def test_progress_is_seen_live_in_a_browser(folder: Path, at_work: Path, tmp_pat
         too_wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
         assert not browser.evaluate(too_wide)
         assert browser.problems == []
+        report = f"http://127.0.0.1:{server.port}/run/first%20%3Crun%3E/report"
+        browser.visit(report, width)  # in a sandbox: it needs nothing that it does not bring along
+        assert "rounds" in browser.evaluate("document.body.innerText")
+        assert browser.problems == []
+        assert all(url.startswith((report, "data:")) for url in browser.fetched), browser.fetched

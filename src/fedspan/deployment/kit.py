@@ -129,10 +129,9 @@ def server_port(kit: Path) -> int:
     return int(tree["servers"][0]["service"]["target"].rsplit(":", 1)[1])
 
 
-def tighten(kit: Path) -> None:
-    """Close what the kit's defaults leave open, in its own `local` folder."""
-    kit = kit.resolve()
-    kind, local = role(kit), kit / "local"
+def tighten_rights(kit: Path) -> None:
+    """Write who may do what at this kit: FLARE's own rules, without code and shells, with what fedspan needs."""
+    local = kit / "local"
     permissions = json.loads((local / "authorization.json.default").read_text(encoding="utf-8"))
     for name, rights in permissions["permissions"].items():
         if isinstance(rights, dict):
@@ -143,6 +142,13 @@ def tighten(kit: Path) -> None:
             rest = {"submit_job": "any", "clone_job": "any", "manage_job": "any", "download_job": "any"}
             permissions["permissions"][name] = {**rest, "view": "any", "operate": "any", **_NO_RIGHTS, **_WATCH_RIGHTS}
     write_whole(local / "authorization.json", json.dumps(permissions, indent=2))
+
+
+def tighten(kit: Path) -> None:
+    """Close what the kit's defaults leave open, in its own `local` folder."""
+    kit = kit.resolve()
+    kind, local = role(kit), kit / "local"
+    tighten_rights(kit)
     resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
     resources["class_list_enforcement_mode"] = "enforce"
     if kind == "site":

@@ -372,7 +372,8 @@ class _Run:
         self.site = Site(name, self.kind, start.channel, start.seed, guard, vault, tell, witness)
         if witness is None:
             record = QuestionsOnDisk(memory.folder)
-            self.site.questions = QuestionCheck(algorithm, start.channel, start.rounds, record, start.digest)
+            after = -1 if start.after is None else start.after
+            self.site.questions = QuestionCheck(algorithm, start.channel, start.rounds, record, start.digest, after)
         self.remember_groups, self.remembered = remember_groups, False
         self.client: AnyClient | None = None
         self.kept: object = None  # the state that was written down last

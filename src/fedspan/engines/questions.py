@@ -51,16 +51,23 @@ class AskedRecord(Protocol):
 
 
 class CourseCheck:
-    """Holds a server to the course of its algorithm, over all openings of a run."""
+    """Holds a server to the course of its algorithm, over all openings of a run.
 
-    def __init__(self, course: Course, record: AskedRecord | None = None) -> None:
+    `after` is the round after which this opening goes on: what was told later is repeated, and counts when it is told
+    again. Else sites of which some had heard it before all broke off would bind their masks to different things.
+    """
+
+    def __init__(self, course: Course, record: AskedRecord | None = None, after: int = -1) -> None:
         self.course, self.record = course, record
         self.ever: _Ways = {}  # over all openings
         self.now: _Ways = {}  # in this one
         self.told: dict[str, bytes] = {}  # the mean and scale that were told last
+        round = -1  # in which something was told: that of the question before it in the record
         for asked in record.load() if record else ():
             _add(self.ever, asked)
-            if asked.task.startswith(_TOLD):
+            if not asked.task.startswith(_TOLD):
+                round = asked.round
+            elif round <= after:
                 self.told[asked.task] = asked.digest
         self.place = (-1, 0)  # the round, and whose turn it is in it
 
@@ -145,12 +152,13 @@ class QuestionCheck:
         rounds: int,
         record: AskedRecord | None = None,
         opening: bytes = b"",
+        after: int = -1,
     ) -> None:
         how, lossy = server.replay(), bool(set(channel.down.kinds) - {"pack"})
         self.how: Replay = {} if isinstance(how, str) or lossy else how
         self.rounds = rounds  # 0: not known
         self.last = (-1, -1)
-        self.course, self.opening = CourseCheck(server.course(), record), opening
+        self.course, self.opening = CourseCheck(server.course(), record, after), opening
 
     def bind(self, asked: bytes) -> bytes:
         """A digest of a request with all that it depends on: masks of sites that were told otherwise do not cancel."""

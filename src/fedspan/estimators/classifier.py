@@ -119,6 +119,8 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
             whether it is met by each.
         evaluation_: How the model does on held-out rows (auto), as an `Evaluation`: accuracy, loss, confusion matrix
             and calibration curve, summed over all clients; None without held-out rows.
+        client_accuracy_: By client its number of rows, and the share of them that is predicted rightly, training rows
+            among them: of jobs that run in one process without protection; else None.
         converged_: Whether all limits hold and every loss was finite; with "auto", whether the held-out rows stopped
             the run, and are predicted better than by the shares of the classes alone.
         history_: Cost, ‖ω‖², constraints, slacks and multipliers of every round.
@@ -140,7 +142,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
     )
 
     task: ClassVar[str] = "classifier"
-    learned: ClassVar[tuple[str, ...]] = (*OF_CLASSIFIERS, "covariance_")
+    learned: ClassVar[tuple[str, ...]] = (*OF_CLASSIFIERS, "client_accuracy_", "covariance_")
 
     def fit(
         self,
@@ -308,7 +310,7 @@ class FederatedClassifier(FittedClassifier, RowClassifierParameters):
         """Keep what Newton's method found, and warn of what it could not."""
         state, found = result.state, infer(method, result.state)
         self.labels_, self.coef_, self.covariance_ = labels, found.estimate.ravel(), found.covariance
-        self.scaling_, self.evaluation_, self.verified_, self.limits_ = None, None, {}, []
+        self.scaling_, self.evaluation_, self.client_accuracy_, self.verified_, self.limits_ = None, None, None, {}, []
         if state.infinite:
             warn_of_fit(
                 "Some coefficients have no finite optimum, because the columns separate the classes. They and their "

@@ -19,6 +19,7 @@ from fedspan.core.checkpoint import build, load_tree, save_tree
 from fedspan.core.run import Engine
 from fedspan.data.clients import open_client
 from fedspan.errors import CheckpointError
+from fedspan.estimators.classifier import FederatedClassifier
 from fedspan.estimators.pca import FederatedPCA
 from fedspan.jobs.tasks import AnyModel
 from fedspan.numerics.operators import RowBatches, RowKernel, WeightedRows
@@ -53,11 +54,15 @@ class WatchedEngine:
 def keep_scores(path: Path, job: Job, model: AnyModel, data: Mapping[str, object]) -> None:
     """Write the first two coordinates of some rows of each client, if they may be shown and there are two.
 
-    The model is told how these rows of each client lie in it, which the report shows.
+    For the report the model is told how these rows of each client lie in it, or how many it predicts rightly.
 
     The rows are grouped by the job's label where that has few values, and else by client.
     """
-    if not isinstance(model, FederatedPCA) or job.privacy or job.secure.get("enabled"):
+    if job.privacy or job.secure.get("enabled"):
+        return
+    if isinstance(model, FederatedClassifier):
+        model.client_accuracy_ = _measure_accuracy(model, data)
+    if not isinstance(model, FederatedPCA):
         return
     most = max(1, _POINTS // max(1, len(data)))
     opened = {name: _open_rows(source) for name, source in data.items()}
@@ -89,6 +94,19 @@ def _keep_projected(path: Path, kernels: Mapping[str, RowKernel], model: Federat
     scores = {name: X.project(W) - shift for name, X in kernels.items()}
     groups = {name: rows[_pick_rows(len(rows), most)].astype(np.float32) for name, rows in scores.items()}
     save_tree(path, "table of scores", {"by": "client", "groups": groups})
+
+
+def _measure_accuracy(model: FederatedClassifier, data: Mapping[str, object]) -> dict[str, list[float]] | None:
+    """By client its number of rows, and the share of them that the model predicts rightly; None: rows not in memory."""
+    labels, found = np.array(model.labels_), {}
+    for name, held in data.items():
+        X, codes = held[:2] if isinstance(held, tuple) else (None, None)
+        if not isinstance(X, np.ndarray) or not isinstance(codes, np.ndarray):
+            return None
+        with warnings.catch_warnings():  # as above
+            warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
+            found[name] = [float(len(X)), float(np.mean(model.predict(X) == labels[codes]))]
+    return found
 
 
 def _group_by_label(job: Job, scores: Mapping[str, Array]) -> Scores | None:

@@ -33,7 +33,7 @@ from fedspan._types import Array
 _ROW_BLOCK = 1 << 18  # entries of a block for products with a thin V: 2 MB, fits a cache
 _LEAST_ROWS, _WIDEST_BLOCK = 32, 1 << 23  # of very wide rows a block has that many, up to 64 MB
 _GRAM_BLOCK = 1 << 19, 1 << 22  # for Gram matrices: as large as the matrix, but from 4 to 32 MB, where BLAS is fastest
-_PASS_BLOCK = 1 << 17, 1 << 22  # the same for one pass in all: four times as large as the matrix, from 1 to 32 MB
+_PASS_BLOCK = 1 << 17, 1 << 22  # the same for one pass in all: once or four times the matrix, from 1 to 32 MB
 _CENTER_ROWS = 64  # rows whose mean is taken for c
 _NO_LENGTH = 1e-150  # of a row: its square is near the smallest numbers
 _NO_DIRECTION = 1e-4  # of a sparse row's distance from the mean, as a part of both lengths
@@ -489,11 +489,12 @@ class Rows:
 
     def _add_up(self, c: Array, dtype: np.dtype[np.floating]) -> RowPass:
         """One pass: products of blocks in that dtype, their sums in float64."""
-        least, most = _PASS_BLOCK
-        step = min(max(1, min(max(4 * self.d**2, least), most) // self.d), self.n)
-        center = c.astype(dtype)
-        buffer, double = np.empty((step, self.d), dtype), dtype == np.float64
-        product = np.empty((0, 0) if double else (self.d, self.d), dtype)
+        (least, most), double = _PASS_BLOCK, dtype == np.float64
+        times = 1 if double else 4  # a product that is made apart and added costs more
+        step = min(max(1, min(max(times * self.d**2, least), most) // self.d), self.n)
+        center, buffer = c.astype(dtype), np.empty((step, self.d), dtype)
+        in_place = double and step < self.n  # of one block it would only cost more calls
+        product = np.empty((0, 0) if in_place else (self.d, self.d), dtype)
         roots = np.ones(step, dtype) if self._roots is None else self._roots.astype(dtype)
         s, G, start = np.zeros(self.d), np.zeros((self.d, self.d)), 0
         with np.errstate(over="ignore", invalid="ignore"):
@@ -503,12 +504,12 @@ class Rows:
                 if self._roots is not None:
                     B *= v[:, None]
                     start += len(B)
-                if double:  # half of G is enough, and is added to where it is; BLAS wants its transpose
+                if in_place:  # half of G is enough, and is added to where it is; BLAS wants its transpose
                     G = scipy.linalg.blas.dsyrk(1.0, B.T, beta=1.0, c=G.T, overwrite_c=1).T
                 else:
                     G += np.matmul(B.T, B, out=product)
                 s += v[: len(B)] @ B
-        if double:
+        if in_place:
             _mirror(G)
         return RowPass(self.total, center.astype(np.float64), s, G)
 

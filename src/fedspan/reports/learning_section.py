@@ -16,6 +16,7 @@ from fedspan.reports.page import render_charts, render_table
 
 _CLASSES = 10  # names of classes in the summary
 _MOST_VIEWS = 50  # rows of the table of views
+_SHOWN_CLIENTS = 20
 _SHOWN_CLASSES = 100  # rows of the table of classes
 _LIMITS = 9  # limits whose course is looked for
 _SLACK = 1e-9  # below this a slack is rounding error
@@ -72,6 +73,7 @@ class RowsLearned(LearnedModel, Protocol):
     hidden: int | str
     model: object
     covariance_: Array
+    client_accuracy_: Mapping[str, Sequence[float]] | None  # rows, and the share of them predicted rightly
 
     def summary(self, level: float = ...) -> ShownCoefficients: ...
 
@@ -190,11 +192,29 @@ def _render_evaluation(model: LearnedModel) -> str:
 
 def _render_rows(model: RowsLearned, ledger: Ledger, rows: ShownRows) -> str:
     if model.hidden != 0 or model.model is not None:
-        return _render_learned(model, ledger, rows)
-    return render_coefficients(
-        model.summary(),
-        "Standard errors are model-based. With a penalty (l2) they are those of "
-        "the penalised estimate, whose bias is not in them.",
+        return _render_learned(model, ledger, rows) + _render_clients(model)
+    return (
+        render_coefficients(
+            model.summary(),
+            "Standard errors are model-based. With a penalty (l2) they are those of "
+            "the penalised estimate, whose bias is not in them.",
+        )
+        + _render_evaluation(model)
+        + _render_clients(model)
+    )
+
+
+def _render_clients(model: RowsLearned) -> str:
+    """How the model does at each client, where this is known."""
+    if not model.client_accuracy_:
+        return ""
+    shown = sorted(model.client_accuracy_.items(), key=lambda item: item[1][1])[:_SHOWN_CLIENTS]
+    rows = [[name, f"{n:,.0f}", f"{100 * right:.1f} %"] for name, (n, right) in shown]
+    more = f" The {_SHOWN_CLIENTS} lowest are shown." if len(model.client_accuracy_) > _SHOWN_CLIENTS else ""
+    return (
+        "<h2>Accuracy at each client</h2><p>The share of each client's rows that is predicted rightly, the lowest "
+        f"first. Training rows are among them, so it flatters the model; compare the clients with each other.{more}</p>"
+        + render_table(["client", "rows", "predicted rightly"], rows, numbers={1, 2}, save_as="clients")
     )
 
 

@@ -32,7 +32,7 @@ progress { width: 110px; vertical-align: middle; } .empty { color: var(--soft); 
 p { overflow-wrap: anywhere; } section summary, .card summary { font-size: .95rem; font-weight: 500; }
 nav { margin: 0 0 12px; } #stale { color: var(--p4); }
 @media (max-width: 560px) { dl.words { grid-template-columns: 1fr; gap: 0; } dl.words dd { margin-bottom: 8px; }
-  input { width: 100%; } form { display: flex; margin-right: 0; } }
+  table.wordy tr:first-child { display: none; } input { width: 100%; } form { display: flex; margin-right: 0; } }
 """
 )
 

@@ -119,7 +119,7 @@ class LocalServer:
         self._server.server_close()
 
     def _make_app(self) -> Flask:
-        from flask import Flask, Response, abort, redirect, request
+        from flask import Flask, Response, redirect, request
 
         app = Flask("fedspan", static_folder=None)
         app.config["MAX_CONTENT_LENGTH"] = _MOST_SENT
@@ -176,7 +176,8 @@ class LocalServer:
                 return Response(file.read_bytes(), mimetype="text/html", headers={"Content-Security-Policy": policy})
             body = self.pages.show(path, self._form)
             if body is None:
-                abort(404)
+                missing = '<p>There is no such page, or not yet.</p><p><a href="/">To the first page</a></p>'
+                return Response(render_frame(self.pages.title, missing), status=404)
             told = self._take_told() if request.headers.get("X-Live") is None else _Told()
             return Response(render_frame(self.pages.title, body, told.text, wrong=told.wrong))
 

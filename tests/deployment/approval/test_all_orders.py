@@ -14,12 +14,12 @@ from certificates import ADA, Authority
 from orders import ESTIMATORS, new_run, order_for, order_for_estimator, order_with_noise, write_site, write_tables
 from people_tables import order_for_people, write_people
 
-from fedspan.deployment.approval.conformity import possible_algorithms
+from fedspan.deployment.approval.conformity import check_asked_options, possible_algorithms
 from fedspan.deployment.approval.signed_order import sign_order, verify_order
 from fedspan.deployment.loopback_federation import LoopbackFederation
 from fedspan.deployment.policy import Policy
 from fedspan.deployment.run_request import FEDERATED_ESTIMATORS, RunRequest
-from fedspan.errors import FedspanError
+from fedspan.errors import FedspanError, PolicyRefusal
 from fedspan.estimators.parameters import parameters_of
 from fedspan.jobs.checking.order_in_words import describe_order
 from fedspan.jobs.checking.would_leave import TableSize, find_algorithm
@@ -123,3 +123,28 @@ def test_every_task_is_told_in_words(signed: LoopbackFederation, task: str) -> N
     words = describe_order(verify_order(kit, sign_order(signed.researcher, [request], SITES)), Policy.read(kit))
     assert {"asked by", "wants", "would leave"} <= {word for word, _ in words} or "cannot run" in dict(words)
     assert f"task {task}" in dict(words)["wants"]
+
+
+SIGNED = [  # task, what the researcher signs, and what of the algorithm the server changes
+    ("vertical-pca", {"hide_scores": True}, {"hide": False}, "hide_scores"),
+    ("vertical-svd", {"hide_scores": True, "n_components": 2}, {"k": 3}, "n_components"),
+    ("regressor", {"robust": False}, {"robust": True}, "robust"),
+    ("regressor", {"loss": "squared"}, {"loss": "huber"}, "loss"),
+    ("pca", {"center": True, "solver": "ssi"}, {"center": False}, "center"),
+    ("personalized", {"collect": False}, {"collect": True}, "collect"),
+    ("vertical-classifier", {"exchange": "sum"}, {"exchange": "each"}, "exchange"),
+    ("vertical-classifier", {"validation": 0.0}, {"validation": 0.3}, "held out"),
+]
+
+
+@pytest.mark.parametrize(("task", "given", "changed", "what"), SIGNED)
+def test_what_decides_how_much_is_told_is_compared(
+    task: str, given: dict[str, Any], changed: dict[str, Any], what: str
+) -> None:
+    server = find_algorithm(task, given, TableSize(dict.fromkeys(SITES, 6), dict.fromkeys(SITES, 100)))
+    check_asked_options(server, given)
+    for field, value in changed.items():
+        assert field in vars(server)
+        object.__setattr__(server, field, value)
+    with pytest.raises(PolicyRefusal, match=what):
+        check_asked_options(server, given)

@@ -80,6 +80,15 @@ def test_an_old_server_learns_what_a_coordinator_may(kits: Path) -> None:
     assert rights["org_admin"]["disable_client"] == "any"
     assert "disable_client" not in rights["lead"]
     assert rights["org_admin"]["shell_commands"] == "none"
+    resources = (kits / "localhost" / "local" / "resources.json").read_bytes()
+    ask("site", "warm", kits / "localhost")
+    ask("federation", "upgrade", kits / "localhost")
+    assert b"WarmServer" in (kits / "localhost" / "local" / "resources.json").read_bytes()  # what was set stays
+    ask("site", "warm", kits / "localhost", "--off")
+    assert (kits / "localhost" / "local" / "resources.json").read_bytes() == resources
+    ask("federation", "upgrade", kits / "south")
+    site = json.loads((kits / "south" / "local" / "authorization.json").read_text())["permissions"]
+    assert site["lead"]["report_resources"] == "any"
     assert "nothing in it has to change" in ask("federation", "upgrade", kits / ADA)
 
 

@@ -27,7 +27,9 @@ _LOOK_AGAIN_AFTER = 1.0  # seconds between two looks with --wait-for
 @federation_status.command("status")
 def show_status(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="A researcher's or a coordinator's kit.")],
-    watch: Annotated[bool, typer.Option("--watch", help="Ask again every two seconds, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Ask again every two seconds, until Ctrl-C; default: once.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON; default: text.")] = False,
     wait_for: Annotated[
         str,

@@ -25,6 +25,12 @@ from fedspan.estimators.catalogue import find_named_algorithms, find_round_limit
 
 _PREPARING: tuple[type[AnyServer], ...] = (AgreeOnColumns, CompareOrder, CountClasses, *MATCHINGS, *OPENINGS)
 _MATCHING = {"psi": MatchRing, "digest": MatchDigests}
+# Fields of algorithms and the parameters of estimators that they come from, where these say it in plain words.
+_NUMBERS = (("k", "n_components"), ("batch", "batch_size"), ("collect", "collect"), ("folds", "folds"))
+_CHOICES = (
+    *((name, name) for name in ("center", "scale", "standardize", "intercept", "robust", "loss", "exchange")),
+    ("hide", "hide_scores"),
+)
 _ROUNDS_BESIDE = 2  # of a last exchange or a check, which some methods count as rounds
 
 
@@ -90,24 +96,26 @@ def _check_method(start: StartMessage, request: RunRequest) -> None:
         return
     if isinstance(algorithm, _PREPARING):
         return
-    _check_asked_options(algorithm, request.parameters)
+    check_asked_options(algorithm, request.parameters)
     limit = find_round_limit(str(request.estimator), request.parameters)
     studies = algorithm.family == "gcca" and not isinstance(algorithm, DeepMaxVar)  # which end by themselves
     if limit is not None and not studies and start.rounds > limit + _ROUNDS_BESIDE:
         raise _refuse("the rounds are at most", start.rounds, limit)
 
 
-def _check_asked_options(algorithm: AnyServer, parameters: Mapping[str, object]) -> None:
-    """Compare what decides how much is told: the number of components, batches, and what is taken off the rows."""
+def check_asked_options(algorithm: AnyServer, parameters: Mapping[str, object]) -> None:
+    """Compare what decides how much is told: components, batches, what is taken off the rows, what stays hidden."""
     own = vars(algorithm)
-    for field, parameter in (("k", "n_components"), ("batch", "batch_size"), ("collect", "collect")):
+    for field, parameter in _NUMBERS:
         asked = parameters.get(parameter)
         if field in own and type(asked) in (int, bool) and own[field] != asked:
             raise _refuse(f"{parameter} is", own[field], asked)
-    for name in ("center", "scale", "standardize", "intercept"):
-        asked = parameters.get(name)
-        if type(own.get(name)) is bool and type(asked) is bool and own[name] != asked:
-            raise _refuse(f"{name} is", own[name], asked)
+    for field, parameter in _CHOICES:
+        asked = parameters.get(parameter)
+        if type(own.get(field)) is type(asked) and type(asked) in (bool, str) and own[field] != asked:
+            raise _refuse(f"{parameter} is", own[field], asked)
+    if parameters.get("validation") == 0 and own.get("validation"):
+        raise _refuse("the share of rows that are held out is", own["validation"], 0)
 
 
 def _check_sums(start: StartMessage, request: RunRequest) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedspan._files import make_private_folder, write_whole
 from fedspan._foreign import parse_json
-from fedspan.deployment.kit import role, tighten, update_class_list
+from fedspan.deployment.kit import role, tighten, tighten_rights, update_class_list
 from fedspan.deployment.membership.invitation import MemberKind
 from fedspan.deployment.membership.register import Profile, Register, flare_fingerprint, open_register
 from fedspan.deployment.membership.signing import load_certificate
@@ -20,14 +20,13 @@ def upgrade_kit(kit: Path) -> list[str]:
     kind = role(kit)
     if kind == "researcher":
         return [f"{kit} is a researcher's kit; nothing in it has to change"]
-    if kind == "server":
-        tighten(kit)
-        return [f"{kit} lets a coordinator remove sites now; start it again"]
     if (kit / "local" / "resources.json").is_file():
+        tighten_rights(kit)
         update_class_list(kit)
     else:
         tighten(kit)
-    return [f"{kit} can run the jobs of this version now; start it again"]
+    more = "lets a coordinator remove sites" if kind == "server" else "can run the jobs of this version"
+    return [f"{kit} {more} now; start it again"]
 
 
 def upgrade_project(kits: Path, folder: Path, coordinator: str) -> list[str]:

@@ -142,6 +142,7 @@ class FittedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             )
         self.converged_ = bool(result.converged and not state.failed and kept)
         self.evaluation_: Evaluation | None = None
+        self.client_accuracy_: dict[str, list[float]] | None = None
         if isinstance(state, LocalSscaState | GuardedState):
             self.evaluation_ = state.evaluation
             self.converged_ = self._check_guard(state.guard, result.rounds)

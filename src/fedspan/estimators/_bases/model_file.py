@@ -44,6 +44,7 @@ class LearnedValues(TypedDict, total=False):
     distances_: Array | None
     eigenvalue_by_chance_: float
     eigenvalues_: Array
+    client_accuracy_: dict[str, list[float]] | None
     evaluation_: Evaluation | None
     explained_variance_: Array
     explained_variance_ratio_: Array
