@@ -159,6 +159,7 @@ DESCRIPTION: Description = {
     "categories": {"w": ["f", "m"]},
     "ids": True,
     "keyed": False,
+    "kinds": {"x": "number"},
 }
 REQUEST = RunRequest(
     "run12345",
