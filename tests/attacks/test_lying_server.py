@@ -547,7 +547,7 @@ def test_a_kit_signs_what_another_kit_believes(certificates: dict[str, Path]) ->
     [
         ("foreign/bo", "not issued by this federation's root"),
         ("root/alice@x.org", "is another's"),
-        ("root/late", "not valid at this time"),
+        ("root/late", "Renew the certificate, or set the clock"),
         ("root/ada", "is another's"),
     ],
 )

@@ -31,6 +31,7 @@ import pytest
 import fedspan
 from fedspan import FederatedClassifier, FederatedPCA
 from fedspan.algorithms import AltMaxVar, Ssi
+from fedspan.algorithms.gcca.network_files import find_maker
 from fedspan.channel import Channel, wire
 from fedspan.data.cells.dialect import KEYS_OF_DIALECT
 from fedspan.data.preparation import Preparation
@@ -301,11 +302,9 @@ def test_the_network_of_the_sites_own_file_is_what_would_be_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Why no job may name one: whatever the file names is imported and called."""
-    from fedspan.deployment.site_tables.site_data import _find_network
-
     (tmp_path / "planted.py").write_text("def run():\n    return 'called'\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert _find_network(SiteTable("x", features=1, network="planted:run"))() == "called"
+    assert find_maker("planted:run", 0)() == "called"
 
 
 @pytest.mark.parametrize("fill", [1e308, -1e300, math.inf, math.nan])
