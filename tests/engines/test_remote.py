@@ -104,7 +104,7 @@ class Endpoint:
     def describe(self, asked: str) -> str:
         digest = "same" if self.name != "odd" else "other"
         told = {"versions": {}, "secure": False, "others": 1, "n_features": 3, "digest": digest, "units": {}}
-        more = {"names": None, "columns": None, "categories": {}, "rows": 7, "ids": False, "keyed": False}
+        more = {"names": None, "columns": None, "categories": {}, "rows": 7, "ids": False, "keyed": False, "kinds": {}}
         return json.dumps({**told, **more})
 
     def open(self, start: str) -> str:

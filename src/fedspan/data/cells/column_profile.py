@@ -91,7 +91,8 @@ class ColumnProfile:
         self.zeros_first += sum(_LEADING_ZERO.fullmatch(word) is not None for word in whole if word[0] == "0")
         self.numbers, self.counted = self.numbers + len(plain), self.counted + len(plain)
         self.least, self.most = min(self.least, float(numbers.min())), max(self.most, float(numbers.max()))
-        self.total, self.squares = self.total + float(numbers.sum()), self.squares + float(numbers @ numbers)
+        with np.errstate(over="ignore"):  # of huge values: the spread is then infinite
+            self.total, self.squares = self.total + float(numbers.sum()), self.squares + float(numbers @ numbers)
         return True
 
     def _add_cells(self, given: list[str | None]) -> None:
@@ -214,7 +215,10 @@ class ColumnProfile:
     @property
     def spread(self) -> float:
         """The standard deviation."""
-        return math.sqrt(max(0.0, self.squares / self.counted - self.mean**2)) if self.counted else math.nan
+        if not self.counted:
+            return math.nan
+        variance = self.squares / self.counted - self.mean * self.mean
+        return math.sqrt(max(0.0, variance)) if math.isfinite(variance) else math.inf
 
     @property
     def constant(self) -> str | None:
