@@ -66,11 +66,21 @@ def test_a_kit_that_is_stopped_leaves_no_process_behind(strangers: Any, number: 
             until(lambda: process.poll() is not None or is_listening(strangers.port))
             assert process.poll() is None
             process.send_signal(number)
+            until(lambda: process.poll() is not None or is_impatience_ignored(process.pid))
+            assert process.poll() is None, "it takes FLARE a second or more to end"
+            process.send_signal(number)  # by somebody impatient
             assert process.wait(PATIENCE) == 0
         finally:
             process.kill()
     assert not is_listening(strangers.port)
     assert pids_of(kit, process) == []
+
+
+def is_impatience_ignored(pid: int) -> bool:
+    """Whether the process is about to end its kit, as /proc tells."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
+    return bool(ignored >> (signal.SIGTERM - 1) & 1)
 
 
 def heed_interrupts() -> None:

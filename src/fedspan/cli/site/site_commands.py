@@ -343,6 +343,8 @@ def start_site(
         typer.echo(f"started, process {process.pid}; it logs to {log}")
         code = process.wait()
     except KeyboardInterrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # asked twice, it must not leave half of the processes behind
         end_kit(kit, process)
         return
     if code:
