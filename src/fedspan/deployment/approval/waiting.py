@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from fedspan._foreign import printable
 from fedspan.errors import PolicyRefusal
 
-_LONGEST_WAIT = 1000  # characters of what sites say
+_LONGEST_WAIT = 20_000  # characters of what sites say, of which there may be a hundred
 _SAID_REFUSED = re.compile(r"Details: (.*)", re.DOTALL)
 _SITE = re.compile(
     r"(?:^|; )([A-Za-z0-9_-]+): ((?:waiting|refused|This site is paused)(?:(?!; [A-Za-z0-9_-]+: ).)*)", re.DOTALL
