@@ -107,8 +107,13 @@ class Browser:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
+        self._go("about:blank")  # what the page before still complains of, of a server that has ended say, is its own
         self.problems.clear()
         self.fetched.clear()
+        self._go(address)
+
+    def _go(self, address: str) -> None:
+        """Show an address, and hear what the browser says until it is loaded."""
         self._loaded = False
         self.send("Page.navigate", url=address)
         while not self._loaded:
