@@ -40,6 +40,14 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
+# What the browser answers if the page goes away while a script is at work in it.
+_LEFT = ("navigated or closed", "context was destroyed", "Cannot find context", "Cannot find default execution context")
+
+
+class PageLeft(Exception):
+    """The page was left before its script had an answer."""
+
+
 def chromium() -> str | None:
     """Where the browser is, if there is one."""
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -93,6 +101,8 @@ class Browser:
         os.write(self._to, json.dumps(message).encode() + b"\0")
         while (answer := self._receive()).get("id") != number:
             self._hear(answer)
+        if "error" in answer and any(words in answer["error"]["message"] for words in _LEFT):
+            raise PageLeft(answer["error"]["message"])
         assert "error" not in answer, f"{method}: {answer['error']}"
         return answer["result"]
 
@@ -120,8 +130,11 @@ class Browser:
             self._hear(self._receive())
 
     def evaluate(self, script: str) -> Any:
-        """The value of a JavaScript expression in the page."""
-        answer = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        """The value of a JavaScript expression in the page; None if the page is left meanwhile, by a click say."""
+        try:
+            answer = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        except PageLeft:
+            return None
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
