@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fedspan.deployment.approval.waiting import find_refusal
 from fedspan.deployment.membership import delivery
 from fedspan.deployment.membership.delivery import deliver_removals
 from fedspan.deployment.membership.removals import REMOVAL_NOTICE, REMOVALS_TAKEN
@@ -96,3 +97,8 @@ def test_with_nobody_there_nothing_is_sent(deliver: Callable[..., Any]) -> None:
     done = deliver(queue, [SiteStatus("east", answers=False)])
     assert (done.noted, done.missing) == ((), ("east",))
     assert queue.asked == {}
+
+
+def test_a_site_that_talks_without_end_is_cut_off() -> None:
+    line = f"2026: failed. Details: east: refused: {'x' * 50_000}; north: {REMOVALS_TAKEN}"
+    assert len(find_refusal(line)) < 1100

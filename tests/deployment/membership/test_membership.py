@@ -187,7 +187,10 @@ def test_who_was_removed_is_refused_by_a_site_at_once(world: World, north: Path,
     assert ask_gate(north, {REMOVAL_NOTICE: removed}, "job") == (False, REMOVALS_TAKEN)
     with pytest.raises(PolicyRefusal, match="was removed from this federation by its coordinator"):
         verify_order(north, signed)
+    lines = len(list(Book(north).read()))
     assert any(ADA in str(line.facts.get("act")) for line in Book(north).read())
+    assert ask_gate(north, {REMOVAL_NOTICE: removed}, "again") == (False, REMOVALS_TAKEN)
+    assert len(list(Book(north).read())) == lines, "who sends a list again and again fills no disk"
     ask("federation", "restore", ADA, "--offline", *world.place)
     back = Register(world.register).removals
     assert ask_gate(north, {REMOVAL_NOTICE: back}, "job") == (False, REMOVALS_TAKEN)

@@ -17,6 +17,7 @@ from fedspan.deployment.membership.upgrade import upgrade_kit, upgrade_project
 from fedspan.errors import ClientError, InputError
 
 members = typer.Typer(add_completion=False)
+Offline = Annotated[bool, typer.Option("--offline", help="Only note it here; default: tell server and sites now.")]
 Folder = Annotated[Path, typer.Option(help="The coordinator's folder, which `fedspan federation found` made.")]
 _DEFAULT_FOLDER = Path("federation")
 Days = Annotated[int, typer.Option(min=1, help="For how many days the certificate is valid.")]
@@ -145,9 +146,7 @@ def renew_command(
 def remove_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The site or the researcher.")],
     folder: Folder = _DEFAULT_FOLDER,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Only note it here; default: tell server and sites now.")
-    ] = False,
+    offline: Offline = False,
 ) -> None:
     """Remove a member at once: the server cuts off a site, and all sites refuse what the name has signed."""
     _change(name, "removed", folder, offline)
@@ -157,9 +156,7 @@ def remove_command(
 def remove_researcher(
     email: Annotated[str, typer.Argument(metavar="EMAIL", help="The researcher's e-mail address.")],
     folder: Folder = _DEFAULT_FOLDER,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Only note it here; default: tell server and sites now.")
-    ] = False,
+    offline: Offline = False,
 ) -> None:
     """Remove a researcher at once: sites refuse all that he or she has signed, also in runs that are under way."""
     _change(email, "removed", folder, offline)
@@ -169,9 +166,7 @@ def remove_researcher(
 def restore_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The site or the researcher.")],
     folder: Folder = _DEFAULT_FOLDER,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Only note it here; default: tell server and sites now.")
-    ] = False,
+    offline: Offline = False,
 ) -> None:
     """Take back a member that was removed. A site's process has ended meanwhile: it has to be started again."""
     _change(name, "member", folder, offline)

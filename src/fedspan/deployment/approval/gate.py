@@ -35,7 +35,9 @@ def ask_gate(kit: Path, requirement: object, job: str) -> tuple[bool, str]:
     try:
         if isinstance(requirement, dict) and REMOVAL_NOTICE in requirement:  # the coordinator's word on who was removed
             removals = take_removals(kit, requirement[REMOVAL_NOTICE])
-            Book(kit).write("administrator", act=f"noted list {removals.number} of removed names: {removals.names}")
+            if removals is not None:
+                act = f"noted list {removals.number} of removed names: {removals.names}"
+                Book(kit).write("administrator", act=act)
             return False, REMOVALS_TAKEN
         signed = requirement.get(SIGNED) if isinstance(requirement, dict) else None
         if signed is None:

@@ -12,6 +12,7 @@ from fedspan._foreign import printable
 from fedspan.errors import PolicyRefusal
 
 _LONGEST_WAIT = 20_000  # characters of what sites say, of which there may be a hundred
+_LONGEST_WORDS = 1000  # of one site
 _SAID_REFUSED = re.compile(r"Details: (.*)", re.DOTALL)
 _SITE = re.compile(
     r"(?:^|; )([A-Za-z0-9_-]+): ((?:waiting|refused|This site is paused)(?:(?!; [A-Za-z0-9_-]+: ).)*)", re.DOTALL
@@ -44,4 +45,5 @@ def _last_line(meta: Mapping[str, object]) -> str:
 
 def _read_sites(line: str) -> list[tuple[str, str]]:
     found = _SAID_REFUSED.search(line[:_LONGEST_WAIT])
-    return [] if found is None else [(site, printable(words.strip())) for site, words in _SITE.findall(found[1])]
+    said = [] if found is None else _SITE.findall(found[1])
+    return [(site, printable(words.strip()[:_LONGEST_WORDS])) for site, words in said]

@@ -58,9 +58,14 @@ def read_removed(kit: Path) -> Removals | None:
         raise InputError(f"{path} is damaged, so nothing runs here. Ask the coordinator for the list again.") from None
 
 
-def take_removals(kit: Path, tree: object) -> Removals:
-    """Keep a list that came, if the root signed it and none is newer."""
+def take_removals(kit: Path, tree: object) -> Removals | None:
+    """Keep a list that came, if the root signed it and none is newer; None if it is the one that is kept already.
+
+    Whoever has seen a list can send it again and again: that must fill no disk.
+    """
     removals, own = _verify_removals(kit, tree), read_removed(kit)
+    if removals == own:
+        return None
     if own is not None and removals.number < own.number:
         raise PolicyRefusal(f"refused: the list of removed names is number {removals.number}, this site has a newer.")
     make_private_folder(kit / "fedspan")
